@@ -1,0 +1,1 @@
+//! A blocking client of the socket API.

@@ -1,0 +1,130 @@
+//! argv -> the applet to run. Pure; the only list of the program names.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::error::Error;
+
+/// One of the programs in this binary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Applet {
+    Mcp,
+    Run,
+    Ctl,
+    NftHook,
+    Install,
+    Init,
+    Gateway,
+}
+
+const ALL: [Applet; 7] = [
+    Applet::Mcp,
+    Applet::Run,
+    Applet::Ctl,
+    Applet::NftHook,
+    Applet::Install,
+    Applet::Init,
+    Applet::Gateway,
+];
+
+impl Applet {
+    /// The name of the link that starts this applet.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Applet::Mcp => "umwelt-mcp",
+            Applet::Run => "umwelt-run",
+            Applet::Ctl => "umwelt-ctl",
+            Applet::NftHook => "umwelt-nft-hook",
+            Applet::Install => "umwelt-install",
+            Applet::Init => "umwelt-init",
+            Applet::Gateway => "umwelt-gateway",
+        }
+    }
+
+    fn from_name(name: &OsStr) -> Option<Applet> {
+        let name = name.to_str()?;
+        ALL.into_iter().find(|applet| {
+            applet.name() == name || applet.name().strip_prefix("umwelt-") == Some(name)
+        })
+    }
+
+    pub(crate) fn run(self, args: Vec<OsString>) -> Result<ExitCode, Error> {
+        match self {
+            Applet::Mcp => crate::mcp::main(args),
+            Applet::Run => crate::run::main(args),
+            Applet::Ctl => crate::ctl::main(args),
+            Applet::Init => crate::init::main(args),
+            Applet::NftHook | Applet::Install | Applet::Gateway => {
+                Err(Error::NotBuilt(self.name()))
+            }
+        }
+    }
+}
+
+/// Picks the applet from the file name part of argv[0], or else from the first
+/// argument (`umwelt run …`), and returns the arguments that are left for it.
+pub(crate) fn select(
+    argv: impl IntoIterator<Item = OsString>,
+) -> Result<(Applet, Vec<OsString>), Error> {
+    let mut argv = argv.into_iter();
+    let arg0 = argv.next().unwrap_or_default();
+    let name = Path::new(&arg0).file_name().unwrap_or_default();
+    // Only a full name counts here: a binary renamed to `run` is still `umwelt`.
+    if name.as_encoded_bytes().starts_with(b"umwelt-")
+        && let Some(applet) = Applet::from_name(name)
+    {
+        return Ok((applet, argv.collect()));
+    }
+    match argv.next() {
+        Some(first) => match Applet::from_name(&first) {
+            Some(applet) => Ok((applet, argv.collect())),
+            None => Err(Error::UnknownApplet(Some(first))),
+        },
+        None => Err(Error::UnknownApplet(None)),
+    }
+}
+
+/// The names for an error message, in the order of the man pages.
+pub(crate) fn names() -> String {
+    ALL.map(Applet::name).join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn select_words(words: &[&str]) -> Result<(Applet, Vec<OsString>), Error> {
+        select(words.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn link_name_selects_the_applet() {
+        let (applet, args) = select_words(&["/home/u/.local/bin/umwelt-ctl", "status"]).unwrap();
+        assert_eq!(applet, Applet::Ctl);
+        assert_eq!(args, ["status"]);
+    }
+
+    #[test]
+    fn first_argument_selects_the_applet_with_and_without_prefix() {
+        for word in ["run", "umwelt-run"] {
+            let (applet, args) = select_words(&["umwelt", word, "--help"]).unwrap();
+            assert_eq!(applet, Applet::Run);
+            assert_eq!(args, ["--help"]);
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_refused() {
+        assert!(select_words(&["umwelt"]).is_err());
+        assert!(select_words(&["umwelt", "dance"]).is_err());
+        assert!(select_words(&["umwelt-dance", "--help"]).is_err());
+        assert!(select(std::iter::empty()).is_err());
+    }
+
+    #[test]
+    fn a_binary_renamed_to_a_short_name_still_reads_its_first_argument() {
+        let (applet, _) = select_words(&["run", "ctl"]).unwrap();
+        assert_eq!(applet, Applet::Ctl);
+    }
+}

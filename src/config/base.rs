@@ -1,0 +1,473 @@
+//! `umwelt.toml`, the base configuration of a user.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::api::Resources;
+use crate::config::value::{expand_path, parse_size};
+use crate::config::{ConfigError, file};
+use crate::dirs::Dirs;
+
+/// The shipped file: its values hold where the user has none.
+const SHIPPED: &str = include_str!("../../share/umwelt.toml");
+
+/// The effective base configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Config {
+    pub(crate) image: String,
+    pub(crate) session_prefix: String,
+    pub(crate) fallback_workspace: Option<PathBuf>,
+    pub(crate) inject_git_identity: bool,
+    pub(crate) resources: Resources,
+    pub(crate) shell: ShellLimits,
+    pub(crate) scratch: ScratchSizes,
+    pub(crate) mounts: Vec<BaseMount>,
+}
+
+/// Seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ShellLimits {
+    pub(crate) timeout_s: u64,
+    pub(crate) max_timeout_s: u64,
+}
+
+/// Bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ScratchSizes {
+    pub(crate) home: u64,
+    pub(crate) tmp: u64,
+    pub(crate) shm: u64,
+}
+
+/// A base mount. A bind has no mode: it is always read-only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum BaseMount {
+    Bind { path: PathBuf },
+    Tmpfs { path: PathBuf, size: u64 },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    image: Option<Spanned<String>>,
+    session_prefix: Option<Spanned<String>>,
+    fallback_workspace: Option<Spanned<String>>,
+    inject_git_identity: Option<bool>,
+    #[serde(default)]
+    resources: RawResources,
+    #[serde(default)]
+    shell: RawShell,
+    #[serde(default)]
+    scratch: RawScratch,
+    mounts: Option<Vec<RawMount>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawResources {
+    memory: Option<Spanned<String>>,
+    cpus: Option<Spanned<f64>>,
+    pids_limit: Option<Spanned<u64>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawShell {
+    timeout_s: Option<Spanned<u64>>,
+    max_timeout_s: Option<Spanned<u64>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawScratch {
+    home: Option<Spanned<String>>,
+    tmp: Option<Spanned<String>>,
+    shm: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMount {
+    #[serde(rename = "type")]
+    kind: Spanned<MountKind>,
+    path: Spanned<String>,
+    size: Option<Spanned<String>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum MountKind {
+    Bind,
+    Tmpfs,
+}
+
+impl Config {
+    /// Reads the user's base config; without one, the shipped values hold.
+    pub(crate) fn load(dirs: &Dirs) -> Result<Config, ConfigError> {
+        let shipped = Reader {
+            path: Path::new("share/umwelt.toml"),
+            text: SHIPPED,
+            home: &dirs.home,
+        };
+        let shipped = shipped.read(None)?;
+        let path = dirs.base_config();
+        match file::load(&path)? {
+            None => Ok(shipped),
+            Some(text) => Reader {
+                path: &path,
+                text: &text,
+                home: &dirs.home,
+            }
+            .read(Some(shipped)),
+        }
+    }
+}
+
+/// One file on its way to a `Config`, for errors that name file, line and key.
+struct Reader<'a> {
+    path: &'a Path,
+    text: &'a str,
+    home: &'a Path,
+}
+
+impl Reader<'_> {
+    /// `base` holds the value of each key that the file leaves out, except the
+    /// mounts of the shipped file: a user's file lists all it wants.
+    fn read(&self, base: Option<Config>) -> Result<Config, ConfigError> {
+        let raw: Raw = toml::from_str(self.text).map_err(|error| ConfigError::Syntax {
+            path: self.path.to_owned(),
+            line: self.line(error.span().map_or(0, |span| span.start)),
+            message: error.message().trim().replace('\n', "; "),
+        })?;
+        let base = base.as_ref();
+        let config = Config {
+            image: self.value(
+                "image",
+                raw.image,
+                base.map(|b| b.image.clone()),
+                check_image,
+            )?,
+            session_prefix: self.value(
+                "session_prefix",
+                raw.session_prefix,
+                base.map(|b| b.session_prefix.clone()),
+                check_prefix,
+            )?,
+            fallback_workspace: raw
+                .fallback_workspace
+                .map(|raw| {
+                    self.check("fallback_workspace", raw, |text| {
+                        expand_path(&text, self.home)
+                    })
+                })
+                .transpose()?,
+            inject_git_identity: raw
+                .inject_git_identity
+                .or(base.map(|b| b.inject_git_identity))
+                .unwrap_or(true),
+            resources: self.resources(raw.resources, base.map(|b| &b.resources))?,
+            shell: self.shell(raw.shell, base.map(|b| &b.shell))?,
+            scratch: self.scratch(raw.scratch, base.map(|b| &b.scratch))?,
+            mounts: raw
+                .mounts
+                .unwrap_or_default()
+                .into_iter()
+                .map(|raw| self.mount(raw))
+                .collect::<Result<_, _>>()?,
+        };
+        Ok(config)
+    }
+
+    fn resources(
+        &self,
+        raw: RawResources,
+        base: Option<&Resources>,
+    ) -> Result<Resources, ConfigError> {
+        Ok(Resources {
+            memory: self.value(
+                "resources.memory",
+                raw.memory,
+                base.map(|b| b.memory),
+                |text| parse_size(&text).and_then(|size| within(size, 64 << 20, 1 << 50, "bytes")),
+            )?,
+            cpus: self.value(
+                "resources.cpus",
+                raw.cpus,
+                base.map(|b| b.cpus),
+                |cpus: f64| {
+                    (cpus.is_finite() && (0.01..=4096.0).contains(&cpus))
+                        .then_some(cpus)
+                        .ok_or_else(|| format!("{cpus} is not between 0.01 and 4096"))
+                },
+            )?,
+            pids_limit: self.value(
+                "resources.pids_limit",
+                raw.pids_limit,
+                base.map(|b| b.pids_limit),
+                |limit| within(limit, 16, 4 << 20, "processes"),
+            )?,
+        })
+    }
+
+    fn shell(&self, raw: RawShell, base: Option<&ShellLimits>) -> Result<ShellLimits, ConfigError> {
+        let seconds = |limit| within(limit, 1, 7 * 24 * 3600, "seconds");
+        let max_timeout_s = self.value(
+            "shell.max_timeout_s",
+            raw.max_timeout_s,
+            base.map(|b| b.max_timeout_s),
+            seconds,
+        )?;
+        let timeout_s = self.value(
+            "shell.timeout_s",
+            raw.timeout_s,
+            base.map(|b| b.timeout_s),
+            |limit| {
+                if limit > max_timeout_s {
+                    return Err(format!(
+                        "{limit} is more than shell.max_timeout_s, {max_timeout_s}"
+                    ));
+                }
+                seconds(limit)
+            },
+        )?;
+        Ok(ShellLimits {
+            timeout_s: timeout_s.min(max_timeout_s),
+            max_timeout_s,
+        })
+    }
+
+    fn scratch(
+        &self,
+        raw: RawScratch,
+        base: Option<&ScratchSizes>,
+    ) -> Result<ScratchSizes, ConfigError> {
+        let size = |text: String| {
+            parse_size(&text).and_then(|size| within(size, 1 << 20, 1 << 50, "bytes"))
+        };
+        Ok(ScratchSizes {
+            home: self.value("scratch.home", raw.home, base.map(|b| b.home), size)?,
+            tmp: self.value("scratch.tmp", raw.tmp, base.map(|b| b.tmp), size)?,
+            shm: self.value("scratch.shm", raw.shm, base.map(|b| b.shm), size)?,
+        })
+    }
+
+    fn mount(&self, raw: RawMount) -> Result<BaseMount, ConfigError> {
+        let at = raw.path.span().start;
+        let path = self.check("mounts.path", raw.path, |text| {
+            let path = expand_path(&text, self.home)?;
+            check_mount_path(&path)?;
+            Ok(path)
+        })?;
+        match (*raw.kind.get_ref(), raw.size) {
+            (MountKind::Bind, None) => Ok(BaseMount::Bind { path }),
+            (MountKind::Bind, Some(size)) => Err(self.error(
+                size.span().start,
+                "mounts.size",
+                "a bind mount has no size".to_owned(),
+            )),
+            (MountKind::Tmpfs, Some(size)) => {
+                let size = self.check("mounts.size", size, |text| {
+                    parse_size(&text).and_then(|size| within(size, 4096, 1 << 50, "bytes"))
+                })?;
+                Ok(BaseMount::Tmpfs { path, size })
+            }
+            (MountKind::Tmpfs, None) => {
+                Err(self.error(at, "mounts.size", "a tmpfs needs a size".to_owned()))
+            }
+        }
+    }
+
+    fn value<T, U>(
+        &self,
+        key: &str,
+        raw: Option<Spanned<T>>,
+        base: Option<U>,
+        check: impl FnOnce(T) -> Result<U, String>,
+    ) -> Result<U, ConfigError> {
+        match (raw, base) {
+            (Some(raw), _) => self.check(key, raw, check),
+            (None, Some(base)) => Ok(base),
+            (None, None) => Err(self.error(0, key, "is missing".to_owned())),
+        }
+    }
+
+    fn check<T, U>(
+        &self,
+        key: &str,
+        raw: Spanned<T>,
+        check: impl FnOnce(T) -> Result<U, String>,
+    ) -> Result<U, ConfigError> {
+        let at = raw.span().start;
+        check(raw.into_inner()).map_err(|message| self.error(at, key, message))
+    }
+
+    fn error(&self, at: usize, key: &str, message: String) -> ConfigError {
+        ConfigError::Value {
+            path: self.path.to_owned(),
+            line: self.line(at),
+            key: key.to_owned(),
+            message,
+        }
+    }
+
+    fn line(&self, at: usize) -> usize {
+        self.text
+            .bytes()
+            .take(at)
+            .filter(|byte| *byte == b'\n')
+            .count()
+            + 1
+    }
+}
+
+fn within(value: u64, min: u64, max: u64, unit: &str) -> Result<u64, String> {
+    if (min..=max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("{value} is not between {min} and {max} {unit}"))
+    }
+}
+
+/// An image reference goes to podman as one argument; it must not be an option.
+fn check_image(image: String) -> Result<String, String> {
+    let ok = !image.is_empty()
+        && image.len() <= 256
+        && image
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-._/:@".contains(&b))
+        && image.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if ok {
+        Ok(image)
+    } else {
+        Err(format!("{image:?} is not an image reference"))
+    }
+}
+
+/// Short, because the socket path that holds it is limited to 107 bytes.
+fn check_prefix(prefix: String) -> Result<String, String> {
+    let ok = (1..=24).contains(&prefix.len())
+        && prefix
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && prefix.starts_with(|c: char| c.is_ascii_lowercase());
+    if ok {
+        Ok(prefix)
+    } else {
+        Err(format!(
+            "{prefix:?} must be 1 to 24 lower-case letters, digits or \"-\", a letter first"
+        ))
+    }
+}
+
+/// Mounts may not replace what the sandbox itself stands on.
+fn check_mount_path(path: &Path) -> Result<(), String> {
+    const RESERVED: [&str; 12] = [
+        "/proc", "/sys", "/dev", "/run", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64",
+        "/libx32", "/etc",
+    ];
+    if path == Path::new("/") || RESERVED.iter().any(|reserved| path.starts_with(reserved)) {
+        return Err(format!(
+            "{path:?} cannot be mounted over the sandbox's own system"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Config, String> {
+        let home = Path::new("/home/u");
+        let shipped = Reader {
+            path: Path::new("share/umwelt.toml"),
+            text: SHIPPED,
+            home,
+        }
+        .read(None)
+        .unwrap();
+        Reader {
+            path: Path::new("/c/umwelt.toml"),
+            text,
+            home,
+        }
+        .read(Some(shipped))
+        .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn shipped_file_is_complete() {
+        let config = read("").unwrap();
+        assert_eq!(config.image, "umwelt:latest");
+        assert_eq!(config.resources.memory, 4 << 30);
+        assert_eq!(config.shell.timeout_s, 120);
+    }
+
+    #[test]
+    fn empty_file_has_no_base_mounts_and_keeps_the_caps() {
+        let config = read("[resources]\ncpus = 1.5\n").unwrap();
+        assert!(config.mounts.is_empty());
+        assert_eq!(config.resources.cpus, 1.5);
+        assert_eq!(config.resources.pids_limit, 1024);
+    }
+
+    #[test]
+    fn mounts_are_read_and_home_is_expanded() {
+        let config = read("[[mounts]]\ntype='bind'\npath='$HOME/x'\n[[mounts]]\ntype='tmpfs'\npath='/scratch'\nsize='1m'\n").unwrap();
+        assert_eq!(
+            config.mounts,
+            [
+                BaseMount::Bind {
+                    path: "/home/u/x".into()
+                },
+                BaseMount::Tmpfs {
+                    path: "/scratch".into(),
+                    size: 1 << 20
+                }
+            ]
+        );
+    }
+
+    #[test]
+    fn errors_name_file_line_and_key() {
+        let cases = [
+            ("\nimage = 3\n", "\"/c/umwelt.toml\" line 2: invalid type"),
+            ("imagee = 'x'\n", "line 1: unknown field `imagee`"),
+            (
+                "[resources]\nmemory = '4q'\n",
+                "line 2: resources.memory: \"4q\" is not a size",
+            ),
+            (
+                "[resources]\nmemory = '1m'\n",
+                "line 2: resources.memory: 1048576 is not between",
+            ),
+            ("[resources]\nnetwork = 'host'\n", "unknown field `network`"),
+            (
+                "[shell]\ntimeout_s = 9\nmax_timeout_s = 5\n",
+                "line 2: shell.timeout_s: 9 is more than",
+            ),
+            ("session_prefix = 'A b'\n", "line 1: session_prefix:"),
+            ("image = '--privileged'\n", "line 1: image:"),
+            (
+                "[[mounts]]\ntype='bind'\npath='/x'\nmode='rw'\n",
+                "unknown field `mode`",
+            ),
+            (
+                "[[mounts]]\ntype='bind'\npath='/usr/lib'\n",
+                "line 3: mounts.path:",
+            ),
+            (
+                "[[mounts]]\ntype='tmpfs'\npath='/x'\n",
+                "line 3: mounts.size: a tmpfs needs a size",
+            ),
+            ("image = 'a'\nimage = 'b'\n", "line 2: duplicate key"),
+            ("[resources]\ncpus = nan\n", "resources.cpus"),
+        ];
+        for (text, expected) in cases {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(expected), "{text:?} gave {error:?}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Configuration text -> types that mean something.
+
+mod base;
+mod file;
+mod value;
+
+pub(crate) use base::{BaseMount, Config, ScratchSizes, ShellLimits};
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a configuration file is refused.
+#[derive(Debug)]
+pub(crate) enum ConfigError {
+    Read(PathBuf, io::Error),
+    NotAFile(PathBuf),
+    TooLarge {
+        path: PathBuf,
+        limit: u64,
+    },
+    /// Somebody else could have written it.
+    NotOurs {
+        path: PathBuf,
+        reason: String,
+    },
+    NotUtf8(PathBuf),
+    /// Not TOML, an unknown key, or a value of the wrong type.
+    Syntax {
+        path: PathBuf,
+        line: usize,
+        message: String,
+    },
+    /// A well-formed value that makes no sense.
+    Value {
+        path: PathBuf,
+        line: usize,
+        key: String,
+        message: String,
+    },
+}
+
+impl ConfigError {
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            ConfigError::NotOurs { path, .. } => Some(format!(
+                "check the file, then run: chmod go-w '{}'",
+                path.display()
+            )),
+            ConfigError::Syntax { .. } | ConfigError::Value { .. } => {
+                Some("the keys and their values are listed in docs/configuration.md".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::Read(path, error) => write!(f, "cannot read {path:?}: {error}"),
+            ConfigError::NotAFile(path) => write!(f, "{path:?} is not a regular file"),
+            ConfigError::TooLarge { path, limit } => {
+                write!(f, "{path:?} is larger than {limit} bytes")
+            }
+            ConfigError::NotOurs { path, reason } => write!(f, "{path:?} is not trusted: {reason}"),
+            ConfigError::NotUtf8(path) => write!(f, "{path:?} is not UTF-8"),
+            ConfigError::Syntax {
+                path,
+                line,
+                message,
+            } => write!(f, "{path:?} line {line}: {message}"),
+            ConfigError::Value {
+                path,
+                line,
+                key,
+                message,
+            } => {
+                write!(f, "{path:?} line {line}: {key}: {message}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}

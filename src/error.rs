@@ -1,0 +1,130 @@
+//! The top error: what went wrong, how to fix it, and the exit code.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+
+use crate::api::ApiError;
+use crate::config::ConfigError;
+use crate::dirs::DirsError;
+use crate::podman::PodmanError;
+use crate::run::preflight::PreflightError;
+use crate::run::verify::VerifyError;
+use crate::workspace::WorkspaceError;
+
+/// Exit codes of all applets; `umwelt-run` documents them as its interface.
+pub(crate) mod exit_code {
+    pub(crate) const FAILURE: u8 = 1;
+    pub(crate) const USAGE: u8 = 2;
+    pub(crate) const NO_DELEGATION: u8 = 3;
+}
+
+#[derive(Debug)]
+pub(crate) enum Error {
+    UnknownApplet(Option<OsString>),
+    NotBuilt(&'static str),
+    Usage(String),
+    Config(ConfigError),
+    Dirs(DirsError),
+    Workspace(WorkspaceError),
+    Preflight(PreflightError),
+    Podman(PodmanError),
+    Verify(VerifyError),
+    /// An answer of the control plane, or the lack of one.
+    Api(ApiError),
+    Io {
+        what: String,
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Wraps an OS error with what was being done, in the form `bind "PATH"`.
+    pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Error {
+        Error::Io {
+            what: what.into(),
+            source: source.into(),
+        }
+    }
+
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Error::UnknownApplet(_)
+            | Error::Usage(_)
+            | Error::Config(_)
+            | Error::Dirs(_)
+            | Error::Workspace(_) => exit_code::USAGE,
+            Error::Preflight(error) => error.exit_code(),
+            Error::Api(error) => error.kind.exit_code(),
+            Error::NotBuilt(_) | Error::Podman(_) | Error::Verify(_) | Error::Io { .. } => {
+                exit_code::FAILURE
+            }
+        }
+    }
+
+    /// The way out, where there is one to name.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Error::UnknownApplet(_) => Some(format!(
+                "start it through one of its names: {}",
+                crate::applet::names()
+            )),
+            Error::Usage(_) => Some("see --help".to_owned()),
+            Error::Config(error) => error.hint(),
+            Error::Dirs(error) => error.hint(),
+            Error::Workspace(error) => error.hint(),
+            Error::Preflight(error) => error.hint(),
+            Error::Podman(error) => error.hint(),
+            Error::Verify(error) => error.hint(),
+            Error::Api(error) => error.hint.clone(),
+            Error::NotBuilt(_) | Error::Io { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::UnknownApplet(Some(name)) => write!(f, "unknown program name {name:?}"),
+            Error::UnknownApplet(None) => f.write_str("no program name given"),
+            Error::NotBuilt(name) => write!(f, "{name} is not part of this version yet"),
+            Error::Usage(message) => f.write_str(message),
+            Error::Config(error) => error.fmt(f),
+            Error::Dirs(error) => error.fmt(f),
+            Error::Workspace(error) => error.fmt(f),
+            Error::Preflight(error) => error.fmt(f),
+            Error::Podman(error) => error.fmt(f),
+            Error::Verify(error) => error.fmt(f),
+            Error::Api(error) => error.fmt(f),
+            Error::Io { what, source } => write!(f, "cannot {what}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+macro_rules! from_layer {
+    ($($layer:ty => $variant:ident),* $(,)?) => {
+        $(impl From<$layer> for Error {
+            fn from(error: $layer) -> Error {
+                Error::$variant(error)
+            }
+        })*
+    };
+}
+
+from_layer! {
+    ConfigError => Config,
+    DirsError => Dirs,
+    WorkspaceError => Workspace,
+    PreflightError => Preflight,
+    PodmanError => Podman,
+    VerifyError => Verify,
+    ApiError => Api,
+}
+
+impl From<lexopt::Error> for Error {
+    fn from(error: lexopt::Error) -> Error {
+        Error::Usage(error.to_string())
+    }
+}

@@ -1,0 +1,12 @@
+//! umwelt-init
+
+pub(crate) mod wire;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use crate::error::Error;
+
+pub(crate) fn main(_args: Vec<OsString>) -> Result<ExitCode, Error> {
+    Err(Error::NotBuilt("umwelt-init"))
+}

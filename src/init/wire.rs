@@ -1,0 +1,90 @@
+//! Messages on descriptor 3 between the control plane and pid 1.
+//!
+//! The socket is `SOCK_SEQPACKET`: one JSON object a packet, its descriptors
+//! (`SCM_RIGHTS`) in the same packet, so nothing has to be framed. The order
+//! of the descriptors is part of the message type.
+
+use serde::{Deserialize, Serialize};
+
+/// The descriptor that pid 1 is started with (`podman run --preserve-fds=1`).
+pub(crate) const FD: i32 = 3;
+/// Raised with every change of these messages: both ends are the same binary,
+/// but an older one may still be running in a container.
+pub(crate) const VERSION: u32 = 1;
+/// Longest packet; well below the default send buffer of a Unix socket.
+pub(crate) const MAX_PACKET: usize = 64 << 10;
+/// Longest command text that travels as an argument. The kernel refuses an
+/// argument over 128 KiB (`MAX_ARG_STRLEN`); longer texts go by descriptor.
+pub(crate) const MAX_INLINE: usize = 24 << 10;
+
+/// What the control plane sends.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum ToInit {
+    /// Descriptors: `cgroup.procs` of the command's own cgroup opened for
+    /// writing; then, for `Stdio::Pipes`, stdin, stdout and stderr; then the
+    /// script, if `script` is set.
+    Spawn(Spawn),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Spawn {
+    pub(crate) id: u64,
+    pub(crate) argv: Vec<String>,
+    /// The whole environment; nothing is inherited.
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) cwd: String,
+    pub(crate) stdio: Stdio,
+    /// A descriptor with the command text comes along. The child has it as
+    /// descriptor 3, and `argv` names `/proc/self/fd/3`.
+    #[serde(default)]
+    pub(crate) script: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Stdio {
+    Pipes,
+    /// A new terminal of the container's own devpts, as controlling terminal.
+    Terminal {
+        rows: u16,
+        cols: u16,
+    },
+}
+
+/// What pid 1 sends. To the control plane this is untrusted input.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum FromInit {
+    /// The first packet; its `SCM_CREDENTIALS` tell the host's pid of pid 1.
+    Hello { version: u32 },
+    /// The command runs. Carries the terminal's master for `Stdio::Terminal`.
+    /// `pid` is the number inside the sandbox.
+    Started { id: u64, pid: i32 },
+    /// The command could not be started; nothing of it is left.
+    Failed { id: u64, stage: Stage, errno: i32 },
+    /// The command's own process has ended. What it started may live on.
+    Exited { id: u64, status: ExitStatus },
+}
+
+/// What was being done when a spawn failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Stage {
+    /// Entering the working directory.
+    Cwd,
+    /// Opening the terminal.
+    Terminal,
+    /// Fork, joining the cgroup, or exec of the program.
+    Exec,
+    /// The message itself: missing descriptors, unreadable.
+    Message,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ExitStatus {
+    Code(i32),
+    Signal(i32),
+}

@@ -1,0 +1,33 @@
+//! umwelt: a shell for LLM agents that cannot hurt the machine.
+//!
+//! One static binary, seven programs: argv[0] (or else the first argument)
+//! names the applet. `main` parses, calls, reports and returns a code.
+
+mod api;
+mod applet;
+mod cli;
+mod config;
+mod ctl;
+mod dirs;
+mod error;
+mod init;
+mod mcp;
+mod podman;
+mod policy;
+mod run;
+mod sys;
+mod text;
+mod workspace;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let (applet, args) = match applet::select(std::env::args_os()) {
+        Ok(selected) => selected,
+        Err(error) => return cli::report("umwelt", &error),
+    };
+    match applet.run(args) {
+        Ok(code) => code,
+        Err(error) => cli::report(applet.name(), &error),
+    }
+}

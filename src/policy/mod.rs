@@ -1,0 +1,1 @@
+//! Config and session state -> what is allowed. No I/O.

@@ -1,0 +1,19 @@
+//! stub
+use std::fmt;
+#[derive(Debug)]
+pub(crate) enum PreflightError {
+    Placeholder,
+}
+impl PreflightError {
+    pub(crate) fn hint(&self) -> Option<String> {
+        None
+    }
+    pub(crate) fn exit_code(&self) -> u8 {
+        1
+    }
+}
+impl fmt::Display for PreflightError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("preflight")
+    }
+}

@@ -1,0 +1,106 @@
+//! Bytes from the sandbox -> text that can break neither JSON nor a terminal.
+//! Pure.
+
+/// Text that is safe to show, with counts of what had to be changed.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) text: String,
+    /// Bytes that were not UTF-8; each maximal bad run is shown as one U+FFFD.
+    pub(crate) invalid_bytes: u64,
+    /// Control characters shown in escaped form.
+    pub(crate) escaped: u64,
+}
+
+/// Shows command output: newline and tab stay, CR LF becomes LF, every other
+/// control character is written as an escape.
+pub(crate) fn show(bytes: &[u8]) -> Shown {
+    let mut shown = Shown::default();
+    for chunk in bytes.utf8_chunks() {
+        let mut chars = chunk.valid().chars().peekable();
+        while let Some(c) = chars.next() {
+            match c {
+                '\n' | '\t' => shown.text.push(c),
+                '\r' if chars.peek() == Some(&'\n') => {}
+                c if is_unsafe(c) => {
+                    shown.escaped += 1;
+                    push_escape(&mut shown.text, c);
+                }
+                c => shown.text.push(c),
+            }
+        }
+        if !chunk.invalid().is_empty() {
+            shown.invalid_bytes += chunk.invalid().len() as u64;
+            shown.text.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+    shown
+}
+
+/// One line for a human: newlines and tabs are escaped too, so that a name
+/// from the sandbox cannot forge a second line.
+pub(crate) fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_unsafe(c) || matches!(c, '\n' | '\t') {
+            push_escape(&mut out, c);
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// Control characters, and the format characters that reorder or hide text
+/// (bidirectional overrides, zero-width space, line separators).
+fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+fn push_escape(out: &mut String, c: char) {
+    match c {
+        '\n' => out.push_str("\\n"),
+        '\r' => out.push_str("\\r"),
+        '\t' => out.push_str("\\t"),
+        c if (c as u32) < 0x100 => out.push_str(&format!("\\x{:02x}", c as u32)),
+        c => out.push_str(&format!("\\u{{{:x}}}", c as u32)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminal_escapes_are_shown_not_sent() {
+        let shown = show(b"a\x1b[31mred\x1b[0m\x07\n");
+        assert_eq!(shown.text, "a\\x1b[31mred\\x1b[0m\\x07\n");
+        assert_eq!(shown.escaped, 3);
+    }
+
+    #[test]
+    fn invalid_bytes_are_counted() {
+        let shown = show(b"ok\xff\xfe\xc3(\n");
+        assert_eq!(shown.text, "ok\u{fffd}\u{fffd}\u{fffd}(\n");
+        assert_eq!(shown.invalid_bytes, 3);
+    }
+
+    #[test]
+    fn carriage_return_before_newline_goes_and_alone_is_shown() {
+        assert_eq!(show(b"a\r\nb\rc").text, "a\nb\\rc");
+    }
+
+    #[test]
+    fn a_name_cannot_forge_a_second_line() {
+        assert_eq!(
+            printable("x\nNOTE: \u{202e}y\u{9b}"),
+            "x\\nNOTE: \\u{202e}y\\x9b"
+        );
+    }
+
+    #[test]
+    fn ordinary_text_is_untouched() {
+        let text = "naïve – 漢字 🎉\ttab\n";
+        assert_eq!(show(text.as_bytes()).text, text);
+    }
+}

@@ -1,0 +1,460 @@
+//! The directory that a sandbox belongs to, and every name derived from it.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use crate::dirs::Dirs;
+
+/// First 8 hex digits of the SHA-256 of the workspace's real path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SessionId(String);
+
+impl SessionId {
+    fn from_path(path: &str) -> SessionId {
+        let digest = Sha256::digest(path.as_bytes());
+        SessionId(
+            digest
+                .iter()
+                .take(4)
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+        )
+    }
+
+    /// A session id as a person types it.
+    pub(crate) fn parse(text: &str) -> Option<SessionId> {
+        (text.len() == 8 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
+            .then(|| SessionId(text.to_owned()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A workspace that passed the rule: an existing directory, by its real path.
+#[derive(Debug, Clone)]
+pub(crate) struct Workspace {
+    /// Canonical, UTF-8, without a newline.
+    path: String,
+    /// The absolute path that the client used, where it leads through a link.
+    alias: Option<String>,
+    sid: SessionId,
+}
+
+impl Workspace {
+    pub(crate) fn path(&self) -> &Path {
+        Path::new(&self.path)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.path
+    }
+
+    pub(crate) fn alias(&self) -> Option<&str> {
+        self.alias.as_deref()
+    }
+
+    pub(crate) fn sid(&self) -> &SessionId {
+        &self.sid
+    }
+
+    /// Applies the workspace rule to `path` as given by a person or a client.
+    pub(crate) fn resolve(path: &Path, dirs: &Dirs) -> Result<Workspace, WorkspaceError> {
+        let given = std::path::absolute(path)
+            .map_err(|error| WorkspaceError::Gone(path.to_owned(), error))?;
+        let real = std::fs::canonicalize(&given)
+            .map_err(|error| WorkspaceError::Gone(given.clone(), error))?;
+        if !real.is_dir() {
+            return Err(WorkspaceError::NotADirectory(real));
+        }
+        if let Some(reason) = refusal(&real, dirs) {
+            return Err(WorkspaceError::Refused { path: real, reason });
+        }
+        let path = checked_text(&real)?;
+        let alias = lexical(&given);
+        let alias = if alias == real {
+            None
+        } else {
+            alias_of(&alias, &real, dirs)
+        };
+        Ok(Workspace {
+            sid: SessionId::from_path(&path),
+            path,
+            alias,
+        })
+    }
+
+    /// The workspace that a program was asked for: `--workspace DIR`, else the
+    /// current directory, else (where that one is refused) the fallback of the
+    /// base config. The second value tells about the fallback.
+    pub(crate) fn select(
+        asked: Option<&Path>,
+        fallback: Option<&Path>,
+        dirs: &Dirs,
+    ) -> Result<(Workspace, Option<String>), WorkspaceError> {
+        if let Some(path) = asked {
+            return Ok((Workspace::resolve(path, dirs)?, None));
+        }
+        let refused = match current_dir().and_then(|path| Workspace::resolve(&path, dirs)) {
+            Ok(workspace) => return Ok((workspace, None)),
+            Err(error) => error,
+        };
+        let Some(fallback) = fallback else {
+            return Err(refused);
+        };
+        let workspace = Workspace::resolve(fallback, dirs)?;
+        let notice = format!(
+            "{refused}; using the fallback workspace {:?} instead",
+            workspace.path
+        );
+        Ok((workspace, Some(notice)))
+    }
+
+    /// A workspace known by its path only, which need not exist any more:
+    /// for stopping and listing what is left of it.
+    pub(crate) fn sid_of_path(path: &Path) -> Option<SessionId> {
+        path.to_str().map(SessionId::from_path)
+    }
+}
+
+/// The current directory by the name that the shell knows it by (`$PWD` keeps
+/// a link that getcwd(2) resolves), where both are the same directory.
+fn current_dir() -> Result<PathBuf, WorkspaceError> {
+    let real =
+        std::env::current_dir().map_err(|error| WorkspaceError::Gone(PathBuf::from("."), error))?;
+    match std::env::var_os("PWD").map(PathBuf::from) {
+        Some(shown)
+            if shown.is_absolute()
+                && std::fs::canonicalize(&shown).is_ok_and(|path| path == real) =>
+        {
+            Ok(shown)
+        }
+        _ => Ok(real),
+    }
+}
+
+/// An alias is a convenience: one that cannot be mounted safely is left out.
+fn alias_of(alias: &Path, real: &Path, dirs: &Dirs) -> Option<String> {
+    let same = std::fs::canonicalize(alias).is_ok_and(|resolved| resolved == real);
+    if !same || refusal(alias, dirs).is_some() {
+        return None;
+    }
+    checked_text(alias).ok()
+}
+
+/// The path without `.`, `..` and double slashes, links left alone.
+fn lexical(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::ParentDir => {
+                out.pop();
+            }
+            std::path::Component::CurDir => {}
+            part => out.push(part),
+        }
+    }
+    out
+}
+
+fn checked_text(path: &Path) -> Result<String, WorkspaceError> {
+    match path.to_str() {
+        Some(text) if text.contains('\n') => Err(WorkspaceError::Newline(path.to_owned())),
+        Some(text) => Ok(text.to_owned()),
+        None => Err(WorkspaceError::NotUtf8(path.to_owned())),
+    }
+}
+
+/// Places whose whole tree belongs to the system.
+const SYSTEM_TREES: [&str; 8] = [
+    "/usr", "/etc", "/bin", "/sbin", "/boot", "/proc", "/sys", "/dev",
+];
+/// Trees under /var that belong to the system; the rest of /var is fine.
+const VAR_TREES: [&str; 6] = ["lib", "run", "log", "cache", "spool", "lock"];
+
+/// Why the (absolute, resolved) path cannot be a workspace, if it cannot.
+fn refusal(path: &Path, dirs: &Dirs) -> Option<String> {
+    if path == Path::new("/") {
+        return Some("it is the root of the file system".to_owned());
+    }
+    let home = real_or_same(&dirs.home);
+    if path == home || path == dirs.home {
+        return Some("it is the home directory itself".to_owned());
+    }
+    if home.starts_with(path) {
+        return Some(format!("it contains the home directory {home:?}"));
+    }
+    if let Some(tree) = system_tree(path)
+        && !(path.starts_with(&home) && home.starts_with(&tree))
+    {
+        return Some(format!("it lies in {tree:?}, which belongs to the system"));
+    }
+    private_places(dirs, &home)
+        .into_iter()
+        .find_map(|(place, what)| {
+            let place = real_or_same(&place);
+            if path.starts_with(&place) {
+                Some(format!("it lies in {what} {place:?}"))
+            } else if place.starts_with(path) {
+                Some(format!("it contains {what} {place:?}"))
+            } else {
+                None
+            }
+        })
+}
+
+fn system_tree(path: &Path) -> Option<PathBuf> {
+    let mut parts = path.components().skip(1).map(|part| part.as_os_str());
+    let top = parts.next()?;
+    let tree = Path::new("/").join(top);
+    if SYSTEM_TREES.iter().any(|system| tree == Path::new(system))
+        || top == OsStr::new("root")
+        || top == OsStr::new("run")
+        || top.as_encoded_bytes().starts_with(b"lib")
+    {
+        return Some(tree);
+    }
+    if top == OsStr::new("var") {
+        return match parts.next() {
+            None => Some(tree),
+            Some(second) if VAR_TREES.iter().any(|name| second == OsStr::new(name)) => {
+                Some(tree.join(second))
+            }
+            Some(_) => None,
+        };
+    }
+    None
+}
+
+/// Directories whose content would hand the agent the sandbox itself.
+fn private_places(dirs: &Dirs, home: &Path) -> [(PathBuf, &'static str); 5] {
+    let storage = std::env::var_os("XDG_DATA_HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
+        .unwrap_or_else(|| home.join(".local/share"))
+        .join("containers");
+    [
+        (dirs.config.clone(), "umwelt's configuration directory"),
+        (dirs.state.clone(), "umwelt's state directory"),
+        (dirs.data.clone(), "umwelt's data directory"),
+        (dirs.runtime.clone(), "the runtime directory"),
+        (storage, "podman's storage"),
+    ]
+}
+
+fn real_or_same(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[derive(Debug)]
+pub(crate) enum WorkspaceError {
+    Gone(PathBuf, io::Error),
+    NotADirectory(PathBuf),
+    Refused { path: PathBuf, reason: String },
+    Newline(PathBuf),
+    NotUtf8(PathBuf),
+}
+
+impl WorkspaceError {
+    pub(crate) fn hint(&self) -> Option<String> {
+        Some("name a project directory with --workspace DIR, or start in one".to_owned())
+    }
+}
+
+impl fmt::Display for WorkspaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WorkspaceError::Gone(path, error) => {
+                write!(f, "cannot use {path:?} as workspace: {error}")
+            }
+            WorkspaceError::NotADirectory(path) => {
+                write!(f, "cannot use {path:?} as workspace: it is not a directory")
+            }
+            WorkspaceError::Refused { path, reason } => {
+                write!(f, "cannot use {path:?} as workspace: {reason}")
+            }
+            WorkspaceError::Newline(path) => {
+                write!(
+                    f,
+                    "cannot use {path:?} as workspace: its path contains a newline"
+                )
+            }
+            WorkspaceError::NotUtf8(path) => {
+                write!(f, "cannot use {path:?} as workspace: its path is not UTF-8")
+            }
+        }
+    }
+}
+
+impl std::error::Error for WorkspaceError {}
+
+/// The names that one sandbox goes by.
+#[derive(Debug, Clone)]
+pub(crate) struct Names {
+    pub(crate) container: String,
+    pub(crate) socket: PathBuf,
+    pub(crate) lock: PathBuf,
+    /// Files that podman reads at create, in the runtime directory.
+    pub(crate) runtime: PathBuf,
+    /// Saved outputs and the log of this sandbox.
+    pub(crate) state: PathBuf,
+    pub(crate) journal: PathBuf,
+}
+
+impl Names {
+    pub(crate) fn new(prefix: &str, sid: &SessionId, dirs: &Dirs) -> Names {
+        let container = format!("{prefix}-{sid}");
+        Names {
+            socket: dirs.runtime.join(format!("{container}.sock")),
+            lock: dirs.runtime.join(format!("{container}.lock")),
+            runtime: dirs.runtime.join(&container),
+            state: dirs.state.join(&container),
+            journal: dirs.data.join(format!("journal-{container}.jsonl")),
+            container,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dirs(home: &Path) -> Dirs {
+        Dirs {
+            home: home.to_owned(),
+            config: home.join(".config/umwelt"),
+            data: home.join(".local/share/umwelt"),
+            state: home.join(".local/state/umwelt"),
+            runtime: PathBuf::from("/run/user/1000"),
+        }
+    }
+
+    fn refused(path: &str) -> bool {
+        refusal(Path::new(path), &dirs(Path::new("/home/u"))).is_some()
+    }
+
+    #[test]
+    fn session_id_is_the_start_of_sha256() {
+        assert_eq!(SessionId::from_path("abc").as_str(), "ba7816bf");
+    }
+
+    #[test]
+    fn system_places_are_refused() {
+        for path in [
+            "/",
+            "/usr",
+            "/usr/src/p",
+            "/etc/p",
+            "/bin",
+            "/sbin/x",
+            "/lib",
+            "/lib64/x",
+            "/libx32",
+            "/boot/x",
+            "/proc/1",
+            "/sys/fs",
+            "/dev/shm",
+            "/run/user/1000/p",
+            "/root/p",
+            "/var",
+            "/var/lib/p",
+            "/var/run/p",
+            "/var/log",
+            "/var/cache/p",
+            "/var/spool/p",
+            "/var/lock",
+        ] {
+            assert!(refused(path), "{path} should be refused");
+        }
+    }
+
+    #[test]
+    fn project_places_are_fine() {
+        for path in [
+            "/home/u/p",
+            "/var/home/u/p",
+            "/var/tmp/p",
+            "/opt/p",
+            "/srv/p",
+            "/tmp/p",
+            "/mnt/usr/p",
+            "/home/u/.config/nvim",
+            "/variable/lib",
+            "/home/u2/x",
+        ] {
+            assert!(!refused(path), "{path} should be accepted");
+        }
+    }
+
+    #[test]
+    fn home_and_what_holds_umwelt_are_refused() {
+        for path in [
+            "/home/u",
+            "/home",
+            "/home/u/.config/umwelt",
+            "/home/u/.config/umwelt/x",
+            "/home/u/.config",
+            "/home/u/.local",
+            "/home/u/.local/state/umwelt",
+            "/home/u/.local/share/containers/storage",
+        ] {
+            assert!(refused(path), "{path} should be refused");
+        }
+    }
+
+    #[test]
+    fn root_with_its_own_home_may_have_projects_there() {
+        let dirs = dirs(Path::new("/root"));
+        assert!(refusal(Path::new("/root/p"), &dirs).is_none());
+        assert!(refusal(Path::new("/root"), &dirs).is_some());
+    }
+
+    #[test]
+    fn symlinked_workspace_has_one_identity_and_an_alias() {
+        let temp = tempfile::tempdir().unwrap();
+        let base = temp.path().canonicalize().unwrap();
+        std::fs::create_dir(base.join("real")).unwrap();
+        std::os::unix::fs::symlink(base.join("real"), base.join("link")).unwrap();
+        let home = dirs(Path::new("/home/u"));
+        let direct = Workspace::resolve(&base.join("real"), &home).unwrap();
+        let linked = Workspace::resolve(&base.join("./link/"), &home).unwrap();
+        assert_eq!(direct.sid(), linked.sid());
+        assert_eq!(direct.alias(), None);
+        assert_eq!(linked.alias(), base.join("link").to_str());
+    }
+
+    #[test]
+    fn newline_not_utf8_and_gone_are_named() {
+        use std::os::unix::ffi::OsStrExt;
+        let temp = tempfile::tempdir().unwrap();
+        let base = temp.path().canonicalize().unwrap();
+        let home = dirs(Path::new("/home/u"));
+        let newline = base.join("a\nb");
+        let bytes = base.join(OsStr::from_bytes(b"a\xff"));
+        std::fs::create_dir(&newline).unwrap();
+        std::fs::create_dir(&bytes).unwrap();
+        assert!(matches!(
+            Workspace::resolve(&newline, &home),
+            Err(WorkspaceError::Newline(_))
+        ));
+        assert!(matches!(
+            Workspace::resolve(&bytes, &home),
+            Err(WorkspaceError::NotUtf8(_))
+        ));
+        assert!(matches!(
+            Workspace::resolve(&base.join("gone"), &home),
+            Err(WorkspaceError::Gone(..))
+        ));
+    }
+}
