@@ -1,4 +1,7 @@
 //! The corner where the operating system is touched directly: the only
 //! modules that may hold unsafe code.
 
+pub(crate) mod cgroup;
 pub(crate) mod fdpass;
+pub(crate) mod inherit;
+pub(crate) mod mountinfo;
