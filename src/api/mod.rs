@@ -7,6 +7,7 @@
 //! `{"id": 1, "result": {…}}` or `{"id": 1, "error": {…}}`.
 
 pub(crate) mod client;
+pub(crate) mod launch;
 pub(crate) mod line;
 
 use std::fmt;
