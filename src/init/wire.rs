@@ -58,7 +58,12 @@ pub(crate) enum Stdio {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum FromInit {
     /// The first packet; its `SCM_CREDENTIALS` tell the host's pid of pid 1.
-    Hello { version: u32 },
+    Hello {
+        version: u32,
+        /// errno of setns(2) on a descriptor that is no namespace. The kernel
+        /// says EINVAL; EPERM shows that the derived seccomp profile is on.
+        setns_errno: i32,
+    },
     /// The command runs. Carries the terminal's master for `Stdio::Terminal`.
     /// `pid` is the number inside the sandbox.
     Started { id: u64, pid: i32 },

@@ -45,19 +45,10 @@ pub(crate) fn command(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Comm
     command
 }
 
-/// Removes one container by name or id, running or not; none is no error.
-pub(crate) fn remove_args(container: &str) -> Vec<OsString> {
-    [
-        "rm",
-        "--force",
-        "--ignore",
-        "--time=0",
-        "--volumes",
-        "--",
-        container,
-    ]
-    .map(OsString::from)
-    .to_vec()
+/// Removes containers by id, running or not; one that is gone is no error.
+pub(crate) fn remove_args(ids: &[String]) -> Vec<OsString> {
+    let options = ["rm", "--force", "--ignore", "--time=0", "--volumes", "--"];
+    options.into_iter().map(OsString::from).chain(ids.iter().map(OsString::from)).collect()
 }
 
 /// Lists the ids of all containers that carry both labels.

@@ -24,9 +24,11 @@ pub(crate) enum MountKind {
         source: String,
         access: Access,
     },
-    /// Bytes.
+    /// `size` in bytes. A private one belongs to the user and to nobody else
+    /// (a home directory); others are for everybody, as /tmp is.
     Tmpfs {
         size: u64,
+        private: bool,
     },
 }
 
@@ -72,7 +74,7 @@ impl Mount {
     pub(crate) fn tmpfs(path: &str, size: u64, origin: Origin) -> Mount {
         Mount {
             path: path.to_owned(),
-            kind: MountKind::Tmpfs { size },
+            kind: MountKind::Tmpfs { size, private: false },
             origin,
         }
     }
@@ -112,8 +114,9 @@ impl MountSet {
         workspace: &Workspace,
         host: &HostFacts,
     ) -> MountSet {
+        let home = MountKind::Tmpfs { size: config.scratch.home, private: true };
         let mut layers = vec![
-            Mount::tmpfs(&host.home, config.scratch.home, Origin::Scratch),
+            Mount { path: host.home.clone(), kind: home, origin: Origin::Scratch },
             Mount::tmpfs("/tmp", config.scratch.tmp, Origin::Scratch),
             Mount::tmpfs("/dev/shm", config.scratch.shm, Origin::Scratch),
         ];

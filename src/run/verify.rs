@@ -23,7 +23,7 @@ pub(crate) struct Verified {
     pub(crate) pid: Pid,
     /// Keeps `pid` from meaning another process.
     pub(crate) pidfd: OwnedFd,
-    /// The cgroup of pid 1.
+    /// The cgroup below which each command gets its own; the caps hold here.
     pub(crate) cgroup: PathBuf,
     /// The scratch places, for looking at the space that is left.
     pub(crate) scratch: Vec<(String, OwnedFd)>,
@@ -127,7 +127,7 @@ pub(crate) fn verify(
 }
 
 /// A pidfd becomes readable when its process ends (pidfd_open(2)).
-fn has_ended(pidfd: &OwnedFd) -> bool {
+pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut poll = [PollFd::new(pidfd, PollFlags::IN)];
     // Not being able to tell counts as ended: nothing unchecked may run.
     !matches!(
@@ -405,7 +405,7 @@ fn check_flags(mount: &Mount, entry: &Entry) -> Result<(), VerifyError> {
             format!("{:?} is not private: {}", mount.path, entry.propagation),
         );
     }
-    if let MountKind::Tmpfs { size } = mount.kind {
+    if let MountKind::Tmpfs { size, .. } = mount.kind {
         if entry.fs_type != "tmpfs" {
             return fail(
                 "mounts",

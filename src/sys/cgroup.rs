@@ -4,6 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -69,6 +70,25 @@ pub(crate) fn of_process(pid: Pid) -> io::Result<PathBuf> {
     Ok(Path::new(ROOT).join(path))
 }
 
+/// The cgroup below which the commands of a container get theirs: the lowest
+/// one of pid 1's that belongs to this user. crun makes a cgroup `container`
+/// that belongs to the container's root, inside the scope that belongs to us.
+pub(crate) fn command_base(of_pid1: &Path) -> io::Result<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let ours = |level: &&Path| std::fs::metadata(level).is_ok_and(|metadata| metadata.uid() == uid);
+    let base = of_pid1.ancestors().take(2).find(ours);
+    base.map(Path::to_owned).ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to somebody else"))
+}
+
+/// Forbids swap below a cgroup, where the kernel accounts for it. podman sets
+/// this on the lowest level only.
+pub(crate) fn forbid_swap(cgroup: &Path) -> io::Result<()> {
+    match write(&cgroup.join("memory.swap.max"), b"0") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
 /// The lowest limit that `file` (`memory.max`, `pids.max`) sets on a cgroup
 /// or on one of the levels above it; `None` where nothing limits it.
 pub(crate) fn effective_limit(cgroup: &Path, file: &str) -> Option<u64> {
@@ -111,8 +131,8 @@ pub(crate) fn event_count(cgroup: &Path, file: &str, key: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// The cgroup of one command, below that of its container: the container's
-/// caps hold for it, nothing inside can leave it, and the host can end all
+/// The cgroup of one command, below the scope of its container: the
+/// container's caps hold for it, nothing inside can leave it, and the host can end all
 /// that is in it at once, whatever it has forked.
 #[derive(Debug)]
 pub(crate) struct CommandCgroup {
@@ -120,8 +140,8 @@ pub(crate) struct CommandCgroup {
 }
 
 impl CommandCgroup {
-    pub(crate) fn create(container: &Path, id: u64) -> io::Result<CommandCgroup> {
-        let path = container.join(format!("command-{id}"));
+    pub(crate) fn create(base: &Path, id: u64) -> io::Result<CommandCgroup> {
+        let path = base.join(format!("command-{id}"));
         std::fs::create_dir(&path)?;
         Ok(CommandCgroup { path })
     }

@@ -5,3 +5,6 @@ pub(crate) mod cgroup;
 pub(crate) mod fdpass;
 pub(crate) mod inherit;
 pub(crate) mod mountinfo;
+pub(crate) mod process;
+pub(crate) mod signal;
+pub(crate) mod user;
