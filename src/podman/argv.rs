@@ -90,11 +90,7 @@ impl ContainerSpec {
         if self.selinux {
             argv.push("--security-opt=label=disable".to_owned());
         }
-        argv.push(format!("--memory={}b", self.resources.memory));
-        // The same value: no swap on top of the memory.
-        argv.push(format!("--memory-swap={}b", self.resources.memory));
-        argv.push(format!("--cpus={}", self.resources.cpus));
-        argv.push(format!("--pids-limit={}", self.resources.pids_limit));
+        argv.extend(render_caps(&self.resources, &self.delegated));
         for mount in self.mounts.iter() {
             argv.push(format!("--mount={}", render_mount(mount)));
         }
@@ -106,6 +102,17 @@ impl ContainerSpec {
         argv.push(self.image.clone());
         argv.into_iter().map(OsString::from).collect()
     }
+}
+
+/// The resource caps. They need the proof that they can be enforced.
+fn render_caps(resources: &Resources, _proof: &Delegated) -> [String; 4] {
+    [
+        format!("--memory={}b", resources.memory),
+        // The same value: no swap on top of the memory.
+        format!("--memory-swap={}b", resources.memory),
+        format!("--cpus={}", resources.cpus),
+        format!("--pids-limit={}", resources.pids_limit),
+    ]
 }
 
 /// One value of `--mount`: comma-separated fields, quoted as CSV, because a
@@ -127,7 +134,11 @@ fn render_mount(mount: &Mount) -> String {
             ]
         }
         MountKind::Tmpfs { size, private } => {
-            let mode: &[&str] = if *private { &["tmpfs-mode=0700", "U=true"] } else { &["tmpfs-mode=1777"] };
+            let mode: &[&str] = if *private {
+                &["tmpfs-mode=0700", "U=true"]
+            } else {
+                &["tmpfs-mode=1777"]
+            };
             let mut fields = vec!["type=tmpfs".to_owned(), path, format!("tmpfs-size={size}")];
             fields.extend(mode.iter().map(|option| (*option).to_owned()));
             // podman copies what the image has there into the tmpfs otherwise.

@@ -74,7 +74,10 @@ impl Mount {
     pub(crate) fn tmpfs(path: &str, size: u64, origin: Origin) -> Mount {
         Mount {
             path: path.to_owned(),
-            kind: MountKind::Tmpfs { size, private: false },
+            kind: MountKind::Tmpfs {
+                size,
+                private: false,
+            },
             origin,
         }
     }
@@ -114,9 +117,16 @@ impl MountSet {
         workspace: &Workspace,
         host: &HostFacts,
     ) -> MountSet {
-        let home = MountKind::Tmpfs { size: config.scratch.home, private: true };
+        let home = MountKind::Tmpfs {
+            size: config.scratch.home,
+            private: true,
+        };
         let mut layers = vec![
-            Mount { path: host.home.clone(), kind: home, origin: Origin::Scratch },
+            Mount {
+                path: host.home.clone(),
+                kind: home,
+                origin: Origin::Scratch,
+            },
             Mount::tmpfs("/tmp", config.scratch.tmp, Origin::Scratch),
             Mount::tmpfs("/dev/shm", config.scratch.shm, Origin::Scratch),
         ];

@@ -47,12 +47,22 @@ pub(crate) enum ChannelState {
 impl Channel {
     /// A new channel, and the end that pid 1 gets.
     pub(crate) fn pair() -> io::Result<(Channel, OwnedFd)> {
-        let (ours, theirs) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         // The kernel then tells the sender's pid with each packet.
         sockopt::set_socket_passcred(&ours, true)?;
-        Ok((Channel { socket: ours, queue: VecDeque::new() }, theirs))
+        Ok((
+            Channel {
+                socket: ours,
+                queue: VecDeque::new(),
+            },
+            theirs,
+        ))
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -90,17 +100,32 @@ impl Channel {
             let received = match fdpass::receive(self.socket.as_fd(), &mut buffer) {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Turn { packets, state: ChannelState::Drained };
+                    return Turn {
+                        packets,
+                        state: ChannelState::Drained,
+                    };
                 }
-                Err(error) => return Turn { packets, state: ChannelState::Closed(error.to_string()) },
+                Err(error) => {
+                    return Turn {
+                        packets,
+                        state: ChannelState::Closed(error.to_string()),
+                    };
+                }
             };
             let bytes = buffer.get(..received.len).unwrap_or_default();
             if bytes.is_empty() {
-                return Turn { packets, state: ChannelState::Closed("pid 1 has ended".to_owned()) };
+                return Turn {
+                    packets,
+                    state: ChannelState::Closed("pid 1 has ended".to_owned()),
+                };
             }
             match serde_json::from_slice(bytes) {
                 Ok(message) if !received.truncated => {
-                    packets.push(Packet { message, fds: received.fds, pid: received.pid });
+                    packets.push(Packet {
+                        message,
+                        fds: received.fds,
+                        pid: received.pid,
+                    });
                 }
                 _ => {
                     let state = ChannelState::Closed("pid 1 sent something unreadable".to_owned());
@@ -108,7 +133,10 @@ impl Channel {
                 }
             }
         }
-        Turn { packets, state: ChannelState::MoreToRead }
+        Turn {
+            packets,
+            state: ChannelState::MoreToRead,
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use rustix::fs::{FileType, MemfdFlags};
 use rustix::pipe::PipeFlags;
 
 use crate::api::{
-    ApiError, Call, ErrorKind, Event, Exec, ExecReply, MAX_COMMAND, Outcome, Process, Shell, ShellReply, Terminal,
+    ApiError, Call, ErrorKind, Event, Exec, ExecReply, MAX_COMMAND, Outcome, Process, Shell,
+    ShellReply, Terminal,
 };
 use crate::init::wire::{ExitStatus, MAX_INLINE, Spawn, Stage, Stdio, ToInit};
 use crate::policy::mounts::OUTPUT_PATH;
@@ -85,7 +86,10 @@ impl ControlPlane {
         fds: Vec<OwnedFd>,
     ) -> Result<(), ApiError> {
         if self.jobs.len() >= MAX_JOBS {
-            return Err(ApiError::new(ErrorKind::Limit, format!("{MAX_JOBS} commands are running already")));
+            return Err(ApiError::new(
+                ErrorKind::Limit,
+                format!("{MAX_JOBS} commands are running already"),
+            ));
         }
         let asked = Asked {
             connection,
@@ -105,10 +109,16 @@ impl ControlPlane {
     }
 
     fn start_shell(&mut self, mut asked: Asked, shell: Shell) -> Result<(), ApiError> {
-        let timeout_s = checked_timeout(shell.timeout_s, self.context.list.timeout_default_s, self.context.list.timeout_max_s)?;
+        let timeout_s = checked_timeout(
+            shell.timeout_s,
+            self.context.list.timeout_default_s,
+            self.context.list.timeout_max_s,
+        )?;
         check_words(std::slice::from_ref(&shell.command))?;
         if shell.command.len() > MAX_COMMAND {
-            return Err(ApiError::bad_request(format!("\"command\" is longer than {MAX_COMMAND} bytes")));
+            return Err(ApiError::bad_request(format!(
+                "\"command\" is longer than {MAX_COMMAND} bytes"
+            )));
         }
         let (read, write) = output_pipe(self.jobs.len()).map_err(cannot("make a pipe"))?;
         let null = ControlPlane::open_null().map_err(cannot("open /dev/null"))?;
@@ -117,7 +127,11 @@ impl ControlPlane {
         let script = long_script(&shell.command).map_err(cannot("hold the command"))?;
         let has_script = script.is_some();
         asked.argv = match script {
-            None => vec![self.shell().to_owned(), "-c".to_owned(), shell.command.clone()],
+            None => vec![
+                self.shell().to_owned(),
+                "-c".to_owned(),
+                shell.command.clone(),
+            ],
             Some(_) => vec![self.shell().to_owned(), "/proc/self/fd/3".to_owned()],
         };
         theirs.extend(script);
@@ -130,35 +144,81 @@ impl ControlPlane {
             stream: shell.stream.then(Stream::default),
         };
         let ours = JobStdio::Captured(captured);
-        self.spawn(asked, Plumbing { ours, wire: Stdio::Pipes, theirs, has_script })
+        self.spawn(
+            asked,
+            Plumbing {
+                ours,
+                wire: Stdio::Pipes,
+                theirs,
+                has_script,
+            },
+        )
     }
 
-    fn start_exec(&mut self, mut asked: Asked, exec: Exec, theirs: Vec<OwnedFd>) -> Result<(), ApiError> {
+    fn start_exec(
+        &mut self,
+        mut asked: Asked,
+        exec: Exec,
+        theirs: Vec<OwnedFd>,
+    ) -> Result<(), ApiError> {
         asked.shown = exec.argv.join(" ");
         asked.argv = checked_argv(exec.argv)?;
         asked.cwd = exec.cwd;
-        self.spawn(asked, Plumbing { ours: JobStdio::Piped, wire: Stdio::Pipes, theirs, has_script: false })
+        self.spawn(
+            asked,
+            Plumbing {
+                ours: JobStdio::Piped,
+                wire: Stdio::Pipes,
+                theirs,
+                has_script: false,
+            },
+        )
     }
 
     fn start_terminal(&mut self, mut asked: Asked, terminal: Terminal) -> Result<(), ApiError> {
-        let argv = if terminal.argv.is_empty() { vec![self.shell().to_owned()] } else { terminal.argv };
+        let argv = if terminal.argv.is_empty() {
+            vec![self.shell().to_owned()]
+        } else {
+            terminal.argv
+        };
         asked.shown = argv.join(" ");
         asked.argv = checked_argv(argv)?;
         asked.cwd = terminal.cwd;
         let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-._+".contains(&b);
-        if terminal.term.is_empty() || terminal.term.len() > 64 || !terminal.term.bytes().all(is_plain) {
-            return Err(ApiError::bad_request("\"term\" is not the name of a terminal type"));
+        if terminal.term.is_empty()
+            || terminal.term.len() > 64
+            || !terminal.term.bytes().all(is_plain)
+        {
+            return Err(ApiError::bad_request(
+                "\"term\" is not the name of a terminal type",
+            ));
         }
         asked.term = terminal.term;
-        let wire = Stdio::Terminal { rows: terminal.rows.clamp(1, 1000), cols: terminal.cols.clamp(1, 1000) };
-        self.spawn(asked, Plumbing { ours: JobStdio::Terminal, wire, theirs: Vec::new(), has_script: false })
+        let wire = Stdio::Terminal {
+            rows: terminal.rows.clamp(1, 1000),
+            cols: terminal.cols.clamp(1, 1000),
+        };
+        self.spawn(
+            asked,
+            Plumbing {
+                ours: JobStdio::Terminal,
+                wire,
+                theirs: Vec::new(),
+                has_script: false,
+            },
+        )
     }
 
     /// Hands the command to pid 1, in a cgroup of its own.
     fn spawn(&mut self, asked: Asked, plumbing: Plumbing) -> Result<(), ApiError> {
         let (base, shell) = match self.verified() {
             Some(verified) => (verified.cgroup.clone(), verified.shell),
-            None => return Err(ApiError::new(ErrorKind::CannotRun, "the sandbox is not there")),
+            None => {
+                return Err(ApiError::new(
+                    ErrorKind::CannotRun,
+                    "the sandbox is not there",
+                ));
+            }
         };
         let cwd = self.absolute_cwd(asked.cwd.as_deref())?;
         let setting = Setting {
@@ -168,7 +228,8 @@ impl ControlPlane {
             git: self.git.clone().unwrap_or_default(),
         };
         let id = self.new_id();
-        let cgroup = CommandCgroup::create(&base, id).map_err(cannot("make a cgroup for the command"))?;
+        let cgroup =
+            CommandCgroup::create(&base, id).map_err(cannot("make a cgroup for the command"))?;
         let spawn = Spawn {
             id,
             argv: asked.argv,
@@ -199,10 +260,21 @@ impl ControlPlane {
             job.cgroup.remove();
             return Err(cannot("hand the command to pid 1")(error));
         }
-        self.begin_job(job, Retry { spawn, fds: plumbing.theirs })
+        self.begin_job(
+            job,
+            Retry {
+                spawn,
+                fds: plumbing.theirs,
+            },
+        )
     }
 
-    fn hand_over(&mut self, cgroup: &CommandCgroup, spawn: &Spawn, theirs: &[OwnedFd]) -> io::Result<()> {
+    fn hand_over(
+        &mut self,
+        cgroup: &CommandCgroup,
+        spawn: &Spawn,
+        theirs: &[OwnedFd],
+    ) -> io::Result<()> {
         let mut fds = vec![cgroup.open_procs()?];
         for fd in theirs {
             fds.push(fd.try_clone()?);
@@ -218,9 +290,13 @@ impl ControlPlane {
         job.retry = Some(retry);
         self.commands_total += 1;
         if let Some(timeout_s) = job.timeout_s {
-            self.poller.set(Timer::Timeout(id), Duration::from_secs(timeout_s));
+            self.poller
+                .set(Timer::Timeout(id), Duration::from_secs(timeout_s));
         }
-        if let JobStdio::Captured(Captured { pipe: Some(pipe), .. }) = &job.stdio {
+        if let JobStdio::Captured(Captured {
+            pipe: Some(pipe), ..
+        }) = &job.stdio
+        {
             self.poller
                 .add(Source::Output(id), pipe.as_fd(), mio::Interest::READABLE)
                 .map_err(cannot("watch the output"))?;
@@ -234,18 +310,26 @@ impl ControlPlane {
     }
 
     fn client_name(&self, connection: u64) -> String {
-        let client = self.connections.get(&connection).and_then(|connection| connection.client.as_ref());
+        let client = self
+            .connections
+            .get(&connection)
+            .and_then(|connection| connection.client.as_ref());
         client.map(|client| client.name.clone()).unwrap_or_default()
     }
 
     fn absolute_cwd(&self, cwd: Option<&str>) -> Result<String, ApiError> {
         let workspace = self.context.workspace.as_str();
-        let Some(cwd) = cwd else { return Ok(workspace.to_owned()) };
+        let Some(cwd) = cwd else {
+            return Ok(workspace.to_owned());
+        };
         if cwd.contains('\0') || cwd.len() > MAX_PATH {
             return Err(ApiError::bad_request("\"cwd\" is not a path"));
         }
         // Only put together here; it is resolved inside, by pid 1.
-        Ok(Path::new(workspace).join(cwd).to_string_lossy().into_owned())
+        Ok(Path::new(workspace)
+            .join(cwd)
+            .to_string_lossy()
+            .into_owned())
     }
 
     /// Where the next long output is saved. The directory is mounted inside,
@@ -258,7 +342,9 @@ impl ControlPlane {
     // ---- what pid 1 reports ----
 
     pub(crate) fn job_started(&mut self, id: u64, mut fds: Vec<OwnedFd>) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
         job.reported = true;
         job.retry = None;
         let (connection, request) = (job.connection, job.request);
@@ -280,7 +366,9 @@ impl ControlPlane {
     }
 
     pub(crate) fn job_failed(&mut self, id: u64, stage: Stage, errno: i32) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
         if errno == rustix::io::Errno::AGAIN.raw_os_error()
             && job.retry.is_some()
             && job.ending.is_none()
@@ -288,7 +376,9 @@ impl ControlPlane {
         {
             return self.make_room_for(id);
         }
-        let Some(mut job) = self.jobs.remove(&id) else { return };
+        let Some(mut job) = self.jobs.remove(&id) else {
+            return;
+        };
         self.close_output(&mut job);
         job.cgroup.remove();
         let error = self.spawn_error(&job, stage, errno);
@@ -300,7 +390,11 @@ impl ControlPlane {
     /// The process cap is reached. What earlier commands left running is
     /// ended, or no command could run any more.
     fn make_room_for(&mut self, id: u64) {
-        let count: usize = self.lingering.iter().map(|lingering| lingering.cgroup.pids().len()).sum();
+        let count: usize = self
+            .lingering
+            .iter()
+            .map(|lingering| lingering.cgroup.pids().len())
+            .sum();
         for lingering in &self.lingering {
             if let Err(error) = lingering.cgroup.kill() {
                 log::warn!("cannot end background processes: {error}");
@@ -316,8 +410,13 @@ impl ControlPlane {
     }
 
     pub(crate) fn respawn(&mut self, id: u64) {
-        let Some(Retry { spawn, fds }) = self.jobs.get_mut(&id).and_then(|job| job.retry.take()) else { return };
-        let Some(job) = self.jobs.remove(&id) else { return };
+        let Some(Retry { spawn, fds }) = self.jobs.get_mut(&id).and_then(|job| job.retry.take())
+        else {
+            return;
+        };
+        let Some(job) = self.jobs.remove(&id) else {
+            return;
+        };
         let handed_over = self.hand_over(&job.cgroup, &spawn, &fds);
         self.jobs.insert(id, job);
         if let Err(error) = handed_over {
@@ -335,11 +434,15 @@ impl ControlPlane {
             Stage::Message => format!("pid 1 refused the request: {reason}"),
             Stage::Exec if errno == rustix::io::Errno::AGAIN.raw_os_error() => {
                 let limit = self.context.spec.resources.pids_limit;
-                return ApiError::new(ErrorKind::CannotRun, format!("the process limit of the sandbox ({limit}) is reached"))
-                    .with_hint("wait for commands that are running, or cancel them");
+                return ApiError::new(
+                    ErrorKind::CannotRun,
+                    format!("the process limit of the sandbox ({limit}) is reached"),
+                )
+                .with_hint("wait for commands that are running, or cancel them");
             }
             Stage::Exec => {
-                let program = text::printable(job.command.split_whitespace().next().unwrap_or_default());
+                let program =
+                    text::printable(job.command.split_whitespace().next().unwrap_or_default());
                 format!("cannot start {program:?}: {reason}")
             }
         };
@@ -348,7 +451,9 @@ impl ControlPlane {
 
     pub(crate) fn job_exited(&mut self, id: u64, status: ExitStatus) {
         self.on_output(id);
-        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
         job.status = Some(status);
         if job.ending.is_some() {
             // Settled when nothing of the tree is left.
@@ -368,15 +473,26 @@ impl ControlPlane {
             let (_, open) = read_some(pipe, &mut self.buffer, |_| {});
             return self.after_discard(id, open);
         }
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        let Some(Captured { capture, pipe: Some(pipe), stream }) = job.captured() else { return };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        let Some(Captured {
+            capture,
+            pipe: Some(pipe),
+            stream,
+        }) = job.captured()
+        else {
+            return;
+        };
         let (count, open) = read_some(pipe, &mut self.buffer, |bytes| {
             capture.push(bytes);
             if let Some(stream) = stream {
                 stream.take(bytes);
             }
         });
-        let flush = stream.as_mut().is_some_and(|stream| count > 0 && !std::mem::replace(&mut stream.flush_set, true));
+        let flush = stream
+            .as_mut()
+            .is_some_and(|stream| count > 0 && !std::mem::replace(&mut stream.flush_set, true));
         if flush {
             self.poller.set(Timer::Flush(id), FLUSH_EVERY);
         }
@@ -400,7 +516,9 @@ impl ControlPlane {
     }
 
     fn output_ended(&mut self, id: u64) {
-        let Some(mut job) = self.jobs.remove(&id) else { return };
+        let Some(mut job) = self.jobs.remove(&id) else {
+            return;
+        };
         self.close_output(&mut job);
         let is_done = job.status.is_some() && job.ending.is_none();
         self.jobs.insert(id, job);
@@ -418,11 +536,21 @@ impl ControlPlane {
     /// Sends what has come since the last event, or counts it where the
     /// client does not keep up.
     pub(crate) fn flush_stream(&mut self, id: u64) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
         let (connection, request) = (job.connection, job.request);
-        let Some(Captured { stream: Some(stream), .. }) = job.captured() else { return };
+        let Some(Captured {
+            stream: Some(stream),
+            ..
+        }) = job.captured()
+        else {
+            return;
+        };
         stream.flush_set = false;
-        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let Some(client) = self.connections.get_mut(&connection) else {
+            return;
+        };
         if client.is_slow() {
             stream.skipped += stream.pending.len() as u64;
             stream.pending.clear();
@@ -430,7 +558,10 @@ impl ControlPlane {
         }
         let pending = std::mem::take(&mut stream.pending);
         if !pending.is_empty() {
-            let event = Event::Output { text: text::show(&pending).text, skipped: std::mem::take(&mut stream.skipped) };
+            let event = Event::Output {
+                text: text::show(&pending).text,
+                skipped: std::mem::take(&mut stream.skipped),
+            };
             client.event(request, event, Vec::new());
             self.flush_connection(connection);
         }
@@ -440,18 +571,25 @@ impl ControlPlane {
 
     /// Asks a command to end: SIGTERM for its whole tree, SIGKILL later.
     pub(crate) fn end_job(&mut self, id: u64, reason: EndReason) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
         if job.ending.is_some() {
             return;
         }
-        job.ending = Some(Ending { reason, since: Instant::now() });
+        job.ending = Some(Ending {
+            reason,
+            since: Instant::now(),
+        });
         job.cgroup.terminate();
         self.poller.set(Timer::Kill(id), GRACE);
         self.poller.set(Timer::Settle(id), SETTLE_EVERY);
     }
 
     pub(crate) fn kill_job(&mut self, id: u64) {
-        let Some(job) = self.jobs.get(&id) else { return };
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
         if let Err(error) = job.cgroup.kill() {
             log::warn!("cannot kill command {id}: {error}");
         }
@@ -459,7 +597,9 @@ impl ControlPlane {
 
     /// An ending command is done when nothing of its tree is left.
     pub(crate) fn settle_job(&mut self, id: u64) {
-        let Some(job) = self.jobs.get(&id) else { return };
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
         let Some(ending) = &job.ending else { return };
         let is_gone = job.reported && !job.cgroup.is_populated();
         if !is_gone && ending.since.elapsed() < GIVE_UP {
@@ -481,7 +621,9 @@ impl ControlPlane {
 
     pub(crate) fn finish_job(&mut self, id: u64) {
         self.on_output(id);
-        let Some(job) = self.jobs.remove(&id) else { return };
+        let Some(job) = self.jobs.remove(&id) else {
+            return;
+        };
         let outcome = job.outcome();
         self.conclude(job, outcome);
         self.stop_when_idle();
@@ -513,12 +655,16 @@ impl ControlPlane {
                 self.journal.append(&record);
                 let duration_ms = record.duration_ms;
                 self.keep_lingering(job.cgroup);
-                let reply = self.shell_reply(outcome, captured.capture.finish(), duration_ms, job.notices);
+                let reply =
+                    self.shell_reply(outcome, captured.capture.finish(), duration_ms, job.notices);
                 self.reply(connection, request, &reply);
             }
             JobStdio::Piped | JobStdio::Terminal => {
                 self.journal.append(&record);
-                let reply = ExecReply { outcome: outcome.clone(), duration_ms: record.duration_ms };
+                let reply = ExecReply {
+                    outcome: outcome.clone(),
+                    duration_ms: record.duration_ms,
+                };
                 self.keep_lingering(job.cgroup);
                 self.reply(connection, request, &reply);
             }
@@ -532,13 +678,21 @@ impl ControlPlane {
         }
     }
 
-    fn shell_reply(&mut self, outcome: Outcome, summary: Summary, duration_ms: u64, mut notices: Vec<String>) -> ShellReply {
+    fn shell_reply(
+        &mut self,
+        outcome: Outcome,
+        summary: Summary,
+        duration_ms: u64,
+        mut notices: Vec<String>,
+    ) -> ShellReply {
         if let Some(error) = &summary.file_error {
             notices.push(format!("the whole output could not be saved: {error}"));
         }
         let full_output = summary.file.as_ref().and_then(|(path, saved)| {
             if *saved < summary.total {
-                notices.push(format!("only the first {saved} bytes of the output were saved"));
+                notices.push(format!(
+                    "only the first {saved} bytes of the output were saved"
+                ));
             }
             Some(format!("{OUTPUT_PATH}/{}", path.file_name()?.to_str()?))
         });
@@ -560,17 +714,35 @@ impl ControlPlane {
 
     /// What ended commands have left running, newest command first.
     fn background(&mut self) -> Vec<Process> {
-        self.lingering.retain(|lingering| !lingering.cgroup.remove());
-        let pids = self.lingering.iter().rev().flat_map(|lingering| lingering.cgroup.pids());
-        pids.filter_map(|pid| crate::sys::process::describe(pid)).take(MAX_LISTED).map(|(pid, command)| Process { pid, command: text::printable(&command) }).collect()
+        self.lingering
+            .retain(|lingering| !lingering.cgroup.remove());
+        let pids = self
+            .lingering
+            .iter()
+            .rev()
+            .flat_map(|lingering| lingering.cgroup.pids());
+        pids.filter_map(|pid| crate::sys::process::describe(pid))
+            .take(MAX_LISTED)
+            .map(|(pid, command)| Process {
+                pid,
+                command: text::printable(&command),
+            })
+            .collect()
     }
 
     /// Tells which limit of the sandbox a command ran into.
     fn notice_limits(&mut self, job: &mut Job) {
-        let Some(verified) = self.verified() else { return };
+        let Some(verified) = self.verified() else {
+            return;
+        };
         let oom_kills = cgroup::event_count(&verified.cgroup, "memory.events", "oom_kill ");
         let pids_denied = cgroup::event_count(&verified.cgroup, "pids.events", "max ");
-        let full: Vec<String> = verified.scratch.iter().filter(|(_, fd)| is_full(fd)).map(|(path, _)| path.clone()).collect();
+        let full: Vec<String> = verified
+            .scratch
+            .iter()
+            .filter(|(_, fd)| is_full(fd))
+            .map(|(path, _)| path.clone())
+            .collect();
         let resources = &self.context.spec.resources;
         if oom_kills > self.oom_kills {
             job.notices.push(format!(
@@ -579,10 +751,16 @@ impl ControlPlane {
             ));
         }
         if pids_denied > self.pids_denied {
-            job.notices.push(format!("the process limit of the sandbox ({}) was reached", resources.pids_limit));
+            job.notices.push(format!(
+                "the process limit of the sandbox ({}) was reached",
+                resources.pids_limit
+            ));
         }
         for path in full {
-            job.notices.push(format!("the scratch space {} is full", text::printable(&path)));
+            job.notices.push(format!(
+                "the scratch space {} is full",
+                text::printable(&path)
+            ));
         }
         (self.oom_kills, self.pids_denied) = (oom_kills, pids_denied);
     }
@@ -597,7 +775,9 @@ impl ControlPlane {
 
 impl Stream {
     fn take(&mut self, bytes: &[u8]) {
-        let room = MAX_EVENT.saturating_sub(self.pending.len()).min(bytes.len());
+        let room = MAX_EVENT
+            .saturating_sub(self.pending.len())
+            .min(bytes.len());
         let (kept, skipped) = bytes.split_at(room);
         self.pending.extend_from_slice(kept);
         self.skipped += skipped.len() as u64;
@@ -662,10 +842,10 @@ fn checked_timeout(asked: Option<u64>, default_s: u64, max_s: u64) -> Result<u64
     match asked {
         None => Ok(default_s),
         Some(0) => Err(ApiError::bad_request("\"timeout_s\" must be at least 1")),
-        Some(asked) if asked > max_s => {
-            Err(ApiError::bad_request(format!("\"timeout_s\" is {asked}, but the most is {max_s}"))
-                .with_hint("start long work in the background, with its output in a file"))
-        }
+        Some(asked) if asked > max_s => Err(ApiError::bad_request(format!(
+            "\"timeout_s\" is {asked}, but the most is {max_s}"
+        ))
+        .with_hint("start long work in the background, with its output in a file")),
         Some(asked) => Ok(asked),
     }
 }
@@ -677,7 +857,9 @@ fn checked_argv(argv: Vec<String>) -> Result<Vec<String>, ApiError> {
     check_words(&argv)?;
     let length: usize = argv.iter().map(|word| word.len() + 16).sum();
     if length > MAX_INLINE {
-        return Err(ApiError::bad_request(format!("\"argv\" is longer than {MAX_INLINE} bytes in all")));
+        return Err(ApiError::bad_request(format!(
+            "\"argv\" is longer than {MAX_INLINE} bytes in all"
+        )));
     }
     Ok(argv)
 }
@@ -700,12 +882,16 @@ fn is_terminal_master(fd: &OwnedFd) -> bool {
     const PTMX: (u32, u32) = (5, 2);
     rustix::fs::fstat(fd).is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
-            && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == PTMX
+            && (
+                rustix::fs::major(stat.st_rdev),
+                rustix::fs::minor(stat.st_rdev),
+            ) == PTMX
     })
 }
 
 fn is_full(fd: &OwnedFd) -> bool {
-    rustix::fs::fstatvfs(fd).is_ok_and(|fs| fs.f_blocks > 0 && (fs.f_bavail == 0 || fs.f_ffree == 0))
+    rustix::fs::fstatvfs(fd)
+        .is_ok_and(|fs| fs.f_blocks > 0 && (fs.f_bavail == 0 || fs.f_ffree == 0))
 }
 
 fn trim_directory(dir: &Path, limit: u64) -> io::Result<()> {
@@ -748,7 +934,12 @@ mod tests {
             let path = dir.path().join(name);
             std::fs::write(&path, [0; 100]).unwrap();
             let time = std::time::SystemTime::now() - Duration::from_secs(age);
-            std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+            std::fs::File::options()
+                .write(true)
+                .open(&path)
+                .unwrap()
+                .set_modified(time)
+                .unwrap();
         }
         trim_directory(dir.path(), 250).unwrap();
         assert!(!dir.path().join("a").exists() && dir.path().join("b").exists());
@@ -768,7 +959,7 @@ mod tests {
         assert!(long_script("echo").unwrap().is_none());
         let text = "x".repeat(MAX_INLINE + 1);
         let file = std::fs::File::from(long_script(&text).unwrap().unwrap());
-        assert_eq!(std::io::read_to_string(file).unwrap(), text);
+        assert_eq!(io::read_to_string(file).unwrap(), text);
     }
 
     #[test]

@@ -91,13 +91,16 @@ impl Connection {
                 Ok(received) => {
                     total += received.len;
                     self.fds.extend(received.fds);
-                    self.lines.push(buffer.get(..received.len).unwrap_or_default());
+                    self.lines
+                        .push(buffer.get(..received.len).unwrap_or_default());
                     lines.extend(std::iter::from_fn(|| self.lines.next_line()));
                     if self.fds.len() > MAX_WAITING_FDS {
                         state = ReadState::Closed;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => state = ReadState::Drained,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    state = ReadState::Drained
+                }
                 Err(_) => state = ReadState::Closed,
             }
             if state != ReadState::MoreToRead {
@@ -125,11 +128,23 @@ impl Connection {
 
     pub(crate) fn error(&mut self, id: Option<u64>, error: ApiError) {
         self.in_flight = self.in_flight.saturating_sub(usize::from(id.is_some()));
-        self.push(&Message { id, body: Body::Error(error) }, Vec::new());
+        self.push(
+            &Message {
+                id,
+                body: Body::Error(error),
+            },
+            Vec::new(),
+        );
     }
 
     pub(crate) fn event(&mut self, id: u64, event: Event, fds: Vec<OwnedFd>) {
-        self.push(&Message { id: Some(id), body: Body::Event(event) }, fds);
+        self.push(
+            &Message {
+                id: Some(id),
+                body: Body::Event(event),
+            },
+            fds,
+        );
     }
 
     fn answer(&mut self, id: u64, body: Body) {
@@ -151,8 +166,11 @@ impl Connection {
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         while let Some((line, fds)) = self.queue.front() {
             let rest = line.get(self.sent..).unwrap_or_default();
-            let borrowed: Vec<BorrowedFd<'_>> =
-                if self.sent == 0 { fds.iter().map(AsFd::as_fd).collect() } else { Vec::new() };
+            let borrowed: Vec<BorrowedFd<'_>> = if self.sent == 0 {
+                fds.iter().map(AsFd::as_fd).collect()
+            } else {
+                Vec::new()
+            };
             match fdpass::send(self.socket.as_fd(), rest, &borrowed) {
                 Ok(sent) => {
                     self.sent += sent;

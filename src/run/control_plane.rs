@@ -109,7 +109,11 @@ pub(crate) struct ControlPlane {
 impl ControlPlane {
     /// `listener` is the bound socket; `signals` becomes readable when the
     /// process is asked to end.
-    pub(crate) fn new(context: Context, listener: OwnedFd, signals: OwnedFd) -> io::Result<ControlPlane> {
+    pub(crate) fn new(
+        context: Context,
+        listener: OwnedFd,
+        signals: OwnedFd,
+    ) -> io::Result<ControlPlane> {
         let mut poller = Poller::new()?;
         poller.add(Source::Listener, listener.as_fd(), Interest::READABLE)?;
         poller.add(Source::Signals, signals.as_fd(), Interest::READABLE)?;
@@ -156,8 +160,10 @@ impl ControlPlane {
             if self.ending.is_some() && self.is_flushed() {
                 break;
             }
-            let (ready, due) =
-                self.poller.wait(&mut events).map_err(|error| Error::io("wait for events", error))?;
+            let (ready, due) = self
+                .poller
+                .wait(&mut events)
+                .map_err(|error| Error::io("wait for events", error))?;
             for source in ready {
                 self.on_ready(source);
             }
@@ -251,13 +257,16 @@ impl ControlPlane {
     fn backstop(&mut self) {
         self.poller.set(Timer::Backstop, BACKSTOP);
         self.check_alive();
-        self.lingering.retain(|lingering| !lingering.cgroup.remove());
+        self.lingering
+            .retain(|lingering| !lingering.cgroup.remove());
     }
 
     fn accept(&mut self) {
         // Connections are taken one a turn: a flood of them does not keep the
         // others from being served.
-        let Some(listener) = &self.listener else { return };
+        let Some(listener) = &self.listener else {
+            return;
+        };
         let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
         match rustix::net::accept_with(listener, flags) {
             Ok(socket) => {
@@ -279,7 +288,10 @@ impl ControlPlane {
     fn admit(&mut self, socket: OwnedFd) -> io::Result<()> {
         let peer = sockopt::socket_peercred(&socket)?;
         if peer.uid != rustix::process::geteuid() {
-            return Err(io::Error::other(format!("it belongs to uid {}", peer.uid.as_raw())));
+            return Err(io::Error::other(format!(
+                "it belongs to uid {}",
+                peer.uid.as_raw()
+            )));
         }
         let mut connection = Connection::new(socket);
         if self.connections.len() >= MAX_CONNECTIONS {
@@ -288,7 +300,11 @@ impl ControlPlane {
             return connection.flush();
         }
         let id = self.new_id();
-        self.poller.add(Source::Connection(id), connection.fd(), Interest::READABLE | Interest::WRITABLE)?;
+        self.poller.add(
+            Source::Connection(id),
+            connection.fd(),
+            Interest::READABLE | Interest::WRITABLE,
+        )?;
         self.poller.set(Timer::Hello(id), HELLO);
         self.connections.insert(id, connection);
         // Whatever came before the registration raises no event.
@@ -297,7 +313,11 @@ impl ControlPlane {
     }
 
     fn hello_overdue(&mut self, id: u64) {
-        if self.connections.get(&id).is_some_and(|connection| connection.client.is_none()) {
+        if self
+            .connections
+            .get(&id)
+            .is_some_and(|connection| connection.client.is_none())
+        {
             self.close_connection(id);
         }
     }
@@ -305,7 +325,9 @@ impl ControlPlane {
     fn on_connection(&mut self, id: u64) {
         // First out, then in: reading may have been put off until then.
         self.flush_connection(id);
-        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
         let (lines, state) = connection.read();
         for line in lines {
             self.on_line(id, line);
@@ -319,7 +341,9 @@ impl ControlPlane {
     }
 
     pub(crate) fn flush_connection(&mut self, id: u64) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
         let was_slow = connection.is_slow();
         if let Err(error) = connection.flush() {
             log::debug!("client {id}: {error}");
@@ -331,11 +355,17 @@ impl ControlPlane {
 
     /// A client has left: its commands end, and maybe the sandbox does.
     pub(crate) fn close_connection(&mut self, id: u64) {
-        let Some(connection) = self.connections.remove(&id) else { return };
+        let Some(connection) = self.connections.remove(&id) else {
+            return;
+        };
         self.poller.remove(Source::Connection(id), connection.fd());
         self.waiting.retain(|waiting| waiting.connection != id);
-        let orphans: Vec<u64> =
-            self.jobs.values().filter(|job| job.connection == id).map(|job| job.id).collect();
+        let orphans: Vec<u64> = self
+            .jobs
+            .values()
+            .filter(|job| job.connection == id)
+            .map(|job| job.id)
+            .collect();
         for job in orphans {
             self.end_job(job, EndReason::ClientGone);
         }
@@ -345,8 +375,12 @@ impl ControlPlane {
     }
 
     fn end_if_unused(&mut self) {
-        let is_held =
-            self.connections.values().any(|connection| connection.client.as_ref().is_some_and(|client| client.holds));
+        let is_held = self.connections.values().any(|connection| {
+            connection
+                .client
+                .as_ref()
+                .is_some_and(|client| client.holds)
+        });
         if self.context.launched && !is_held {
             self.begin_stop();
         }
@@ -354,7 +388,9 @@ impl ControlPlane {
 
     /// Nobody new is served: the next control plane may bind the name.
     pub(crate) fn close_listener(&mut self) {
-        let Some(listener) = self.listener.take() else { return };
+        let Some(listener) = self.listener.take() else {
+            return;
+        };
         self.poller.remove(Source::Listener, listener.as_fd());
         if let Err(error) = std::fs::remove_file(&self.context.names.socket) {
             log::warn!("cannot remove {:?}: {error}", self.context.names.socket);

@@ -8,8 +8,13 @@ pub(crate) struct GitIdentity {
 }
 
 /// Arguments of a git that reads nothing but the user's global configuration.
-pub(crate) const GIT_ARGS: [&str; 5] =
-    ["config", "--global", "--null", "--get-regexp", r"^(user\.(name|email)|core\.hookspath)$"];
+pub(crate) const GIT_ARGS: [&str; 5] = [
+    "config",
+    "--global",
+    "--null",
+    "--get-regexp",
+    r"^(user\.(name|email)|core\.hookspath)$",
+];
 
 impl GitIdentity {
     /// Reads the output of git with [`GIT_ARGS`]: `key LF value NUL`, repeated.
@@ -22,7 +27,9 @@ impl GitIdentity {
             };
             Some((key.trim().to_owned(), value))
         });
-        GitIdentity { entries: entries.collect() }
+        GitIdentity {
+            entries: entries.collect(),
+        }
     }
 }
 
@@ -39,7 +46,13 @@ pub(crate) struct Setting {
 pub(crate) fn variables(setting: &Setting, term: &str) -> Vec<(String, String)> {
     let home = &setting.home;
     let mut variables: Vec<(String, String)> = [
-        ("PATH", format!("{home}/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin").as_str()),
+        (
+            "PATH",
+            format!(
+                "{home}/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+            )
+            .as_str(),
+        ),
         ("HOME", home),
         ("USER", &setting.user),
         ("LOGNAME", &setting.user),
@@ -74,10 +87,23 @@ mod tests {
 
     #[test]
     fn git_identity_is_handed_over_by_count() {
-        let git = GitIdentity::parse("user.name\nA B\0user.email\na@b.example\0core.hookspath\n~/.githooks\0", "/home/u");
-        let setting = Setting { home: "/home/u".into(), user: "u".into(), shell: "/bin/sh", git };
+        let git = GitIdentity::parse(
+            "user.name\nA B\0user.email\na@b.example\0core.hookspath\n~/.githooks\0",
+            "/home/u",
+        );
+        let setting = Setting {
+            home: "/home/u".into(),
+            user: "u".into(),
+            shell: "/bin/sh",
+            git,
+        };
         let variables = variables(&setting, "dumb");
-        let value = |name: &str| variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        let value = |name: &str| {
+            variables
+                .iter()
+                .find(|(key, _)| key == name)
+                .map(|(_, value)| value.as_str())
+        };
         assert_eq!(value("GIT_CONFIG_COUNT"), Some("3"));
         assert_eq!(value("GIT_CONFIG_VALUE_0"), Some("A B"));
         assert_eq!(value("GIT_CONFIG_VALUE_2"), Some("/home/u/.githooks"));
@@ -86,8 +112,16 @@ mod tests {
 
     #[test]
     fn no_identity_means_no_git_variables() {
-        let setting =
-            Setting { home: "/h".into(), user: "u".into(), shell: "/bin/sh", git: GitIdentity::parse("", "/h") };
-        assert!(!variables(&setting, "dumb").iter().any(|(name, _)| name.starts_with("GIT_CONFIG")));
+        let setting = Setting {
+            home: "/h".into(),
+            user: "u".into(),
+            shell: "/bin/sh",
+            git: GitIdentity::parse("", "/h"),
+        };
+        assert!(
+            !variables(&setting, "dumb")
+                .iter()
+                .any(|(name, _)| name.starts_with("GIT_CONFIG"))
+        );
     }
 }

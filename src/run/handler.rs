@@ -2,12 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
-use mio::Interest;
-
 use crate::api::line::Line;
 use crate::api::{
-    API_VERSION, ApiError, Call, CancelReply, Empty, ErrorKind, Hello, HelloReply, ListReply, MAX_LINE, Request,
-    StatusReply,
+    API_VERSION, ApiError, Call, CancelReply, Empty, ErrorKind, Hello, HelloReply, ListReply,
+    MAX_LINE, Request, StatusReply,
 };
 use crate::run::connection::Client;
 use crate::run::control_plane::{ControlPlane, Waiting};
@@ -27,10 +25,15 @@ impl ControlPlane {
             Line::Complete(bytes) => Request::parse(&bytes),
             Line::TooLong => Err((
                 None,
-                ApiError::new(ErrorKind::Limit, format!("a line is longer than {MAX_LINE} bytes")),
+                ApiError::new(
+                    ErrorKind::Limit,
+                    format!("a line is longer than {MAX_LINE} bytes"),
+                ),
             )),
         };
-        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
         let request = match parsed {
             Ok(request) => request,
             Err((request, error)) => {
@@ -65,20 +68,34 @@ impl ControlPlane {
                 self.begin_stop();
             }
             Call::Exec(_) => match self.exec_pipes(connection) {
-                Ok(fds) => self.need_sandbox(Waiting { connection, request: id, call, fds }),
+                Ok(fds) => self.need_sandbox(Waiting {
+                    connection,
+                    request: id,
+                    call,
+                    fds,
+                }),
                 Err(error) => self.refuse(connection, id, error),
             },
-            call => self.need_sandbox(Waiting { connection, request: id, call, fds: Vec::new() }),
+            call => self.need_sandbox(Waiting {
+                connection,
+                request: id,
+                call,
+                fds: Vec::new(),
+            }),
         }
     }
 
     /// The pipes of an `exec`. Anything but a pipe is refused: through a
     /// descriptor of a file the sandbox could open that file anew, for writing.
     fn exec_pipes(&mut self, connection: u64) -> Result<Vec<OwnedFd>, ApiError> {
-        let fds: Option<[OwnedFd; EXEC_FDS]> =
-            self.connections.get_mut(&connection).and_then(|connection| connection.take_fds());
+        let fds: Option<[OwnedFd; EXEC_FDS]> = self
+            .connections
+            .get_mut(&connection)
+            .and_then(|connection| connection.take_fds());
         let Some(fds) = fds else {
-            return Err(ApiError::bad_request("\"exec\" needs three pipes as descriptors"));
+            return Err(ApiError::bad_request(
+                "\"exec\" needs three pipes as descriptors",
+            ));
         };
         let is_pipe = |fd: &OwnedFd| {
             rustix::fs::fstat(fd).is_ok_and(|stat| {
@@ -86,7 +103,9 @@ impl ControlPlane {
             })
         };
         if !fds.iter().all(is_pipe) {
-            return Err(ApiError::bad_request("the descriptors of \"exec\" must be pipes"));
+            return Err(ApiError::bad_request(
+                "the descriptors of \"exec\" must be pipes",
+            ));
         }
         Ok(fds.into())
     }
@@ -97,8 +116,9 @@ impl ControlPlane {
                 "the client speaks version {} of the API, this control plane {API_VERSION}",
                 hello.api
             );
-            let error = ApiError::new(ErrorKind::Version, message)
-                .with_hint("stop the sandbox with umwelt-ctl stop; it starts again in the new version");
+            let error = ApiError::new(ErrorKind::Version, message).with_hint(
+                "stop the sandbox with umwelt-ctl stop; it starts again in the new version",
+            );
             return self.refuse(id, request, error);
         }
         let reply = HelloReply {
@@ -109,8 +129,14 @@ impl ControlPlane {
             state: self.state(),
         };
         if let Some(connection) = self.connections.get_mut(&id) {
-            let name: String = text::printable(&hello.client).chars().take(MAX_NAME).collect();
-            connection.client = Some(Client { name, holds: hello.holds });
+            let name: String = text::printable(&hello.client)
+                .chars()
+                .take(MAX_NAME)
+                .collect();
+            connection.client = Some(Client {
+                name,
+                holds: hello.holds,
+            });
             self.was_held |= hello.holds;
             connection.result(request, &reply);
         }
@@ -126,10 +152,17 @@ impl ControlPlane {
             pid: std::process::id(),
             container: self.context.spec.name.clone(),
             image: self.context.spec.image.clone(),
-            init_pid: self.verified().map(|verified| verified.pid.as_raw_nonzero().get().unsigned_abs()),
+            init_pid: self
+                .verified()
+                .map(|verified| verified.pid.as_raw_nonzero().get().unsigned_abs()),
             uptime_s: self.since.elapsed().as_secs(),
             restarts: self.restarts,
-            clients: count(self.connections.values().filter(|c| c.client.as_ref().is_some_and(|c| c.holds)).count()),
+            clients: count(
+                self.connections
+                    .values()
+                    .filter(|c| c.client.as_ref().is_some_and(|c| c.holds))
+                    .count(),
+            ),
             commands_running: count(self.jobs.len()),
             commands_total: self.commands_total,
             network: self.context.list.network.clone(),
@@ -139,14 +172,30 @@ impl ControlPlane {
 
     fn on_cancel(&mut self, connection: u64, id: u64, request: u64) {
         let same = |c: u64, r: u64| c == connection && r == request;
-        let job = self.jobs.values().find(|job| same(job.connection, job.request)).map(|job| job.id);
-        let waits = self.waiting.iter().position(|waiting| same(waiting.connection, waiting.request));
-        self.reply(connection, id, &CancelReply { was_running: job.is_some() || waits.is_some() });
+        let job = self
+            .jobs
+            .values()
+            .find(|job| same(job.connection, job.request))
+            .map(|job| job.id);
+        let waits = self
+            .waiting
+            .iter()
+            .position(|waiting| same(waiting.connection, waiting.request));
+        self.reply(
+            connection,
+            id,
+            &CancelReply {
+                was_running: job.is_some() || waits.is_some(),
+            },
+        );
         if let Some(job) = job {
             self.end_job(job, EndReason::Cancelled);
         }
         if let Some(waiting) = waits.and_then(|at| self.waiting.remove(at)) {
-            let error = ApiError::new(ErrorKind::CannotRun, "cancelled before the sandbox was ready");
+            let error = ApiError::new(
+                ErrorKind::CannotRun,
+                "cancelled before the sandbox was ready",
+            );
             self.refuse(waiting.connection, waiting.request, error);
         }
     }
@@ -164,8 +213,15 @@ impl ControlPlane {
     /// Starts all that waits, once the sandbox is there.
     pub(crate) fn serve_waiting(&mut self) {
         while self.verified().is_some() && self.git.is_some() {
-            let Some(waiting) = self.waiting.pop_front() else { break };
-            let Waiting { connection, request, call, fds } = waiting;
+            let Some(waiting) = self.waiting.pop_front() else {
+                break;
+            };
+            let Waiting {
+                connection,
+                request,
+                call,
+                fds,
+            } = waiting;
             match call {
                 Call::List(_) => {
                     let list = self.list();
@@ -196,11 +252,5 @@ impl ControlPlane {
         if let Some(connection) = self.connections.get_mut(&connection) {
             connection.error(Some(id), error);
         }
-    }
-
-    /// Watches a descriptor for reading until it is removed again.
-    pub(crate) fn watch(&mut self, source: crate::run::poller::Source, fd: &OwnedFd) -> std::io::Result<()> {
-        use std::os::fd::AsFd;
-        self.poller.add(source, fd.as_fd(), Interest::READABLE)
     }
 }

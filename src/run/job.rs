@@ -105,7 +105,10 @@ impl Job {
     }
 
     pub(crate) fn has_open_pipe(&self) -> bool {
-        matches!(&self.stdio, JobStdio::Captured(Captured { pipe: Some(_), .. }))
+        matches!(
+            &self.stdio,
+            JobStdio::Captured(Captured { pipe: Some(_), .. })
+        )
     }
 
     pub(crate) fn duration_ms(&self) -> u64 {
@@ -116,16 +119,36 @@ impl Job {
     /// its outcome, whatever status its process left.
     pub(crate) fn outcome(&self) -> Outcome {
         match (&self.ending, self.status) {
-            (Some(Ending { reason: EndReason::TimedOut, .. }), _) => {
-                Outcome::TimedOut { after_s: self.timeout_s.unwrap_or_default() }
-            }
-            (Some(Ending { reason: EndReason::Cancelled | EndReason::ClientGone, .. }), _) => Outcome::Cancelled,
-            (Some(Ending { reason: EndReason::Stopping, .. }), _) => {
-                Outcome::Lost { reason: "the sandbox was stopped".to_owned() }
-            }
+            (
+                Some(Ending {
+                    reason: EndReason::TimedOut,
+                    ..
+                }),
+                _,
+            ) => Outcome::TimedOut {
+                after_s: self.timeout_s.unwrap_or_default(),
+            },
+            (
+                Some(Ending {
+                    reason: EndReason::Cancelled | EndReason::ClientGone,
+                    ..
+                }),
+                _,
+            ) => Outcome::Cancelled,
+            (
+                Some(Ending {
+                    reason: EndReason::Stopping,
+                    ..
+                }),
+                _,
+            ) => Outcome::Lost {
+                reason: "the sandbox was stopped".to_owned(),
+            },
             (None, Some(ExitStatus::Code(code))) => Outcome::Exited { code },
             (None, Some(ExitStatus::Signal(signal))) => Outcome::Signaled { signal },
-            (None, None) => Outcome::Lost { reason: "its end was not reported".to_owned() },
+            (None, None) => Outcome::Lost {
+                reason: "its end was not reported".to_owned(),
+            },
         }
     }
 }

@@ -59,7 +59,9 @@ impl Journal {
     /// Appends one line. A journal that cannot be written is told in the log;
     /// the command has run already.
     pub(crate) fn append(&self, record: &Record<'_>) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         let entry = Entry {
             ts: now.as_secs_f64(),
             client: record.client,
@@ -79,12 +81,20 @@ impl Journal {
         let mut line = serde_json::to_vec(entry)?;
         line.push(b'\n');
         let flags = i32::try_from(OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
-        let mut file =
-            OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(&self.path)?;
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags(flags)
+            .open(&self.path)?;
         if file.metadata()?.len() > ROTATE_AT {
             let old = self.path.with_extension("jsonl.1");
             std::fs::rename(&self.path, old)?;
-            file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&self.path)?;
+            file = OpenOptions::new()
+                .append(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&self.path)?;
         }
         file.write_all(&line)
     }
@@ -103,7 +113,15 @@ mod tests {
     use super::*;
 
     fn record<'a>(command: &'a str, outcome: &'a Outcome) -> Record<'a> {
-        Record { client: "c", kind: "shell", command, cwd: "/w", outcome, duration_ms: 5, bytes: Some(3) }
+        Record {
+            client: "c",
+            kind: "shell",
+            command,
+            cwd: "/w",
+            outcome,
+            duration_ms: 5,
+            bytes: Some(3),
+        }
     }
 
     #[test]
@@ -113,7 +131,10 @@ mod tests {
         journal.append(&record("echo a\necho b", &Outcome::Exited { code: 0 }));
         journal.append(&record("x", &Outcome::TimedOut { after_s: 2 }));
         let text = std::fs::read_to_string(dir.path().join("j.jsonl")).unwrap();
-        let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines: Vec<serde_json::Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
         assert_eq!(lines[0]["command"], "echo a\necho b");
         assert_eq!(lines[1]["ended"], "timed_out");
     }
@@ -122,7 +143,10 @@ mod tests {
     fn large_journal_is_moved_aside() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j.jsonl");
-        std::fs::File::create(&path).unwrap().set_len(ROTATE_AT + 1).unwrap();
+        std::fs::File::create(&path)
+            .unwrap()
+            .set_len(ROTATE_AT + 1)
+            .unwrap();
         Journal::new(path.clone()).append(&record("x", &Outcome::Cancelled));
         assert!(path.metadata().unwrap().len() < 1000);
         assert!(dir.path().join("j.jsonl.1").exists());

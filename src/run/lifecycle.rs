@@ -33,10 +33,15 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub(crate) enum Phase {
     /// `podman run` is under way, or pid 1 has not spoken yet.
-    Creating { attempt: u32 },
+    Creating {
+        attempt: u32,
+    },
     Running(Running),
     /// Containers of ours are being removed.
-    Removing { next: AfterRemoval, found: usize },
+    Removing {
+        next: AfterRemoval,
+        found: usize,
+    },
     /// Nothing exists; a timer or a request leads on.
     Waiting,
 }
@@ -116,7 +121,11 @@ impl ControlPlane {
         drop(theirs);
         let source = Source::Channel(self.container);
         self.poller
-            .add(source, channel.fd(), Interest::READABLE | Interest::WRITABLE)
+            .add(
+                source,
+                channel.fd(),
+                Interest::READABLE | Interest::WRITABLE,
+            )
             .map_err(|error| Error::io("watch the channel to pid 1", error))?;
         self.channel = Some(channel);
         self.add_task(task, TaskKind::Create(self.container), CREATE_LIMIT);
@@ -128,10 +137,15 @@ impl ControlPlane {
     fn write_runtime_files(&self) -> Result<(), Error> {
         let write = |name: &str, bytes: &[u8]| {
             let path = self.context.names.runtime.join(name);
-            remove_if_there(&path).and_then(|()| std::fs::write(&path, bytes)).map_err(|error| Error::io(format!("write {path:?}"), error))
+            remove_if_there(&path)
+                .and_then(|()| std::fs::write(&path, bytes))
+                .map_err(|error| Error::io(format!("write {path:?}"), error))
         };
         write("seccomp.json", &self.context.seccomp)?;
-        write("hosts", b"127.0.0.1 localhost umwelt\n::1 localhost ip6-localhost ip6-loopback\n")?;
+        write(
+            "hosts",
+            b"127.0.0.1 localhost umwelt\n::1 localhost ip6-localhost ip6-loopback\n",
+        )?;
         let cid = self.cidfile();
         remove_if_there(&cid).map_err(|error| Error::io(format!("remove {cid:?}"), error))
     }
@@ -142,7 +156,10 @@ impl ControlPlane {
 
     fn add_task(&mut self, task: Task, kind: TaskKind, limit: Duration) {
         let id = self.new_id();
-        if let Err(error) = self.poller.add(Source::Task(id), task.pidfd(), Interest::READABLE) {
+        if let Err(error) = self
+            .poller
+            .add(Source::Task(id), task.pidfd(), Interest::READABLE)
+        {
             // Without events it still ends by its time limit.
             log::error!("cannot watch podman: {error}");
         }
@@ -160,7 +177,9 @@ impl ControlPlane {
     }
 
     pub(crate) fn on_task(&mut self, id: u64) {
-        let Some((task, kind)) = self.tasks.get_mut(&id) else { return };
+        let Some((task, kind)) = self.tasks.get_mut(&id) else {
+            return;
+        };
         let kind = *kind;
         let finished = match task.finish() {
             Ok(None) => return,
@@ -178,8 +197,13 @@ impl ControlPlane {
             TaskKind::FindLeftovers => self.leftovers_found(finished),
             TaskKind::Remove => self.removed(finished),
             TaskKind::GitIdentity => {
-                let output = finished.filter(|finished| finished.status.success()).map(|finished| finished.stdout);
-                self.git = Some(GitIdentity::parse(&output.unwrap_or_default(), &self.context.home));
+                let output = finished
+                    .filter(|finished| finished.status.success())
+                    .map(|finished| finished.stdout);
+                self.git = Some(GitIdentity::parse(
+                    &output.unwrap_or_default(),
+                    &self.context.home,
+                ));
                 self.serve_waiting();
             }
         }
@@ -195,7 +219,11 @@ impl ControlPlane {
             Phase::Removing { .. } => return self.start_removal(),
             Phase::Running(_) | Phase::Waiting => {
                 if let Some(finished) = finished.filter(|finished| !finished.status.success()) {
-                    log::warn!("podman run ended with {}: {}", finished.status, finished.stderr);
+                    log::warn!(
+                        "podman run ended with {}: {}",
+                        finished.status,
+                        finished.stderr
+                    );
                 }
                 return;
             }
@@ -204,11 +232,13 @@ impl ControlPlane {
             Some(finished) if finished.status.success() && self.channel.is_some() => {
                 return self.poller.set(Timer::Handshake(number), HANDSHAKE_LIMIT);
             }
-            Some(finished) if finished.status.success() => {
-                PodmanError::NoHandshake { detail: "pid 1 ended at once".to_owned() }
-            }
+            Some(finished) if finished.status.success() => PodmanError::NoHandshake {
+                detail: "pid 1 ended at once".to_owned(),
+            },
             Some(finished) => self.create_error(&finished),
-            None => PodmanError::NoHandshake { detail: "podman's end was not seen".to_owned() },
+            None => PodmanError::NoHandshake {
+                detail: "podman's end was not seen".to_owned(),
+            },
         };
         self.create_failed(Error::Podman(error), attempt);
     }
@@ -217,7 +247,9 @@ impl ControlPlane {
         // The one case with a remedy of its own. `--pull=never` says so with
         // these words since podman 4.
         if finished.stderr.contains("image not known") {
-            return PodmanError::MissingImage { image: self.context.spec.image.clone() };
+            return PodmanError::MissingImage {
+                image: self.context.spec.image.clone(),
+            };
         }
         PodmanError::Failed {
             what: "create the sandbox",
@@ -250,7 +282,9 @@ impl ControlPlane {
     }
 
     pub(crate) fn on_channel(&mut self) {
-        let Some(channel) = &mut self.channel else { return };
+        let Some(channel) = &mut self.channel else {
+            return;
+        };
         if let Err(error) = channel.flush() {
             log::info!("channel to pid 1: {error}");
         }
@@ -268,7 +302,10 @@ impl ControlPlane {
     fn on_packet(&mut self, packet: Packet) {
         let Packet { message, fds, pid } = packet;
         match message {
-            FromInit::Hello { version, setns_errno } => {
+            FromInit::Hello {
+                version,
+                setns_errno,
+            } => {
                 let hello = pid.map(|pid| Hello { pid, setns_errno });
                 self.on_hello(version, hello);
             }
@@ -293,9 +330,13 @@ impl ControlPlane {
         };
         match checked {
             Ok(verified) => {
-                self.oom_kills = cgroup::event_count(&verified.cgroup, "memory.events", "oom_kill ");
+                self.oom_kills =
+                    cgroup::event_count(&verified.cgroup, "memory.events", "oom_kill ");
                 self.pids_denied = cgroup::event_count(&verified.cgroup, "pids.events", "max ");
-                self.phase = Phase::Running(Running { verified, since: Instant::now() });
+                self.phase = Phase::Running(Running {
+                    verified,
+                    since: Instant::now(),
+                });
                 self.announce_ready();
                 self.serve_waiting();
             }
@@ -324,7 +365,9 @@ impl ControlPlane {
             Phase::Creating { attempt } => {
                 let attempt = *attempt;
                 if !self.is_task_running(TaskKind::Create(self.container)) {
-                    let error = PodmanError::NoHandshake { detail: reason.to_owned() };
+                    let error = PodmanError::NoHandshake {
+                        detail: reason.to_owned(),
+                    };
                     self.create_failed(Error::Podman(error), attempt);
                 }
             }
@@ -355,14 +398,20 @@ impl ControlPlane {
 
     fn drop_channel(&mut self) {
         if let Some(channel) = self.channel.take() {
-            self.poller.remove(Source::Channel(self.container), channel.fd());
+            self.poller
+                .remove(Source::Channel(self.container), channel.fd());
         }
     }
 
     fn lose_jobs(&mut self, reason: &str) {
         let ids: Vec<u64> = self.jobs.keys().copied().collect();
         for id in ids {
-            self.lose_job(id, Outcome::Lost { reason: reason.to_owned() });
+            self.lose_job(
+                id,
+                Outcome::Lost {
+                    reason: reason.to_owned(),
+                },
+            );
         }
         self.lingering.clear();
     }
@@ -374,7 +423,10 @@ impl ControlPlane {
         self.phase = Phase::Removing { next, found: 0 };
         // A `podman run` under way could create what was just removed. Its
         // container ends as soon as it begins, so it is waited for.
-        let creating = self.tasks.iter().find(|(_, (_, kind))| matches!(kind, TaskKind::Create(_)));
+        let creating = self
+            .tasks
+            .iter()
+            .find(|(_, (_, kind))| matches!(kind, TaskKind::Create(_)));
         match creating.map(|(id, _)| *id) {
             Some(id) => self.poller.set(Timer::Task(id), REMOVE_LIMIT),
             None => self.start_removal(),
@@ -412,8 +464,14 @@ impl ControlPlane {
     }
 
     fn leftovers_found(&mut self, finished: Option<Finished>) {
-        let output = finished.filter(|finished| finished.status.success()).map(|finished| finished.stdout);
-        let ids: Vec<String> = output.unwrap_or_default().lines().map(str::to_owned).collect();
+        let output = finished
+            .filter(|finished| finished.status.success())
+            .map(|finished| finished.stdout);
+        let ids: Vec<String> = output
+            .unwrap_or_default()
+            .lines()
+            .map(str::to_owned)
+            .collect();
         if ids.is_empty() {
             self.removal_done();
         } else {
@@ -430,13 +488,20 @@ impl ControlPlane {
 
     fn removed(&mut self, finished: Option<Finished>) {
         if let Some(finished) = finished.filter(|finished| !finished.status.success()) {
-            log::error!("podman rm ended with {}: {}", finished.status, finished.stderr);
+            log::error!(
+                "podman rm ended with {}: {}",
+                finished.status,
+                finished.stderr
+            );
         }
         self.removal_done();
     }
 
     fn removal_done(&mut self) {
-        let Phase::Removing { next, found } = std::mem::replace(&mut self.phase, Phase::Waiting) else { return };
+        let Phase::Removing { next, found } = std::mem::replace(&mut self.phase, Phase::Waiting)
+        else {
+            return;
+        };
         match next {
             _ if self.stopping => self.leave(Ending::Clean),
             AfterRemoval::Retry(_) if found > 0 => self.create(1),
@@ -478,7 +543,10 @@ impl ControlPlane {
         }
         self.stopping = true;
         self.close_listener();
-        let gone = Error::Api(ApiError::new(ErrorKind::Stopping, "the sandbox is being stopped"));
+        let gone = Error::Api(ApiError::new(
+            ErrorKind::Stopping,
+            "the sandbox is being stopped",
+        ));
         self.fail_waiting(&gone);
         let ids: Vec<u64> = self.jobs.keys().copied().collect();
         for id in ids {
@@ -543,7 +611,11 @@ fn start_error(error: &Error) -> ApiError {
         (_, crate::error::exit_code::NO_DELEGATION) => ErrorKind::NoDelegation,
         _ => ErrorKind::StartFailed,
     };
-    ApiError { kind, message: error.to_string(), hint: error.hint() }
+    ApiError {
+        kind,
+        message: error.to_string(),
+        hint: error.hint(),
+    }
 }
 
 impl From<&Error> for ApiError {

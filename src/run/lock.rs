@@ -57,9 +57,14 @@ pub(crate) fn acquire(names: &Names) -> Result<Acquired, Error> {
             return Err(Error::Api(
                 ApiError::new(
                     ErrorKind::Unreachable,
-                    format!("another process holds {:?} but does not answer on {:?}", names.lock, names.socket),
+                    format!(
+                        "another process holds {:?} but does not answer on {:?}",
+                        names.lock, names.socket
+                    ),
                 )
-                .with_hint("find it with: fuser -v on the lock file, or run: umwelt-ctl stop --hard"),
+                .with_hint(
+                    "find it with: fuser -v on the lock file, or run: umwelt-ctl stop --hard",
+                ),
             ));
         }
         std::thread::sleep(PAUSE);

@@ -83,7 +83,9 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
             lexopt::Arg::Long("detach") => options.detach = true,
             lexopt::Arg::Long("launched") => options.launched = true,
             lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return Ok(cli::print(HELP)),
-            lexopt::Arg::Short('V') | lexopt::Arg::Long("version") => return Ok(cli::version("umwelt-run")),
+            lexopt::Arg::Short('V') | lexopt::Arg::Long("version") => {
+                return Ok(cli::version("umwelt-run"));
+            }
             other => return Err(other.unexpected().into()),
         }
     }
@@ -111,19 +113,28 @@ fn detach(options: &Options) -> Result<ExitCode, Error> {
     if let Some(workspace) = &options.workspace {
         command.arg("--workspace").arg(workspace);
     }
-    command.spawn().map_err(|error| Error::io("start the control plane", error))?;
+    command
+        .spawn()
+        .map_err(|error| Error::io("start the control plane", error))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The one line for whoever launched this process; stdout ends with it.
 fn report(report: &Report) {
-    let Ok(mut line) = serde_json::to_vec(report) else { return };
+    let Ok(mut line) = serde_json::to_vec(report) else {
+        return;
+    };
     line.push(b'\n');
     let mut stdout = std::io::stdout();
     // The launcher may be gone; the next client will ask the socket.
     drop(stdout.write_all(&line).and_then(|()| stdout.flush()));
-    if let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
-        drop(rustix::stdio::dup2_stdout(null));
+    if let Ok(null) = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+    {
+        // Should this fail, the launcher waits for our end instead.
+        let _ = rustix::stdio::dup2_stdout(null);
     }
 }
 
@@ -132,28 +143,40 @@ fn serve(options: &Options) -> Result<(), Error> {
         // Out of the client's session: its terminal's signals are not ours.
         rustix::process::setsid().map_err(|error| Error::io("start a session", error))?;
     }
-    let _reserved = sys::inherit::reserve_fd3().map_err(|error| Error::io("reserve descriptor 3", error))?;
+    let _reserved =
+        sys::inherit::reserve_fd3().map_err(|error| Error::io("reserve descriptor 3", error))?;
     let dirs = Dirs::from_env()?;
     dirs.check_runtime()?;
     let config = Config::load(&dirs)?;
-    let (workspace, notice) =
-        Workspace::select(options.workspace.as_deref(), config.fallback_workspace.as_deref(), &dirs)?;
+    let (workspace, notice) = Workspace::select(
+        options.workspace.as_deref(),
+        config.fallback_workspace.as_deref(),
+        &dirs,
+    )?;
     let names = Names::new(&config.session_prefix, workspace.sid(), &dirs);
     let _lock: Lock = match lock::acquire(&names)? {
         Acquired::Lock(lock) => lock,
         Acquired::Attached => return already_running(options.launched, &workspace),
     };
     let preflight = preflight::check(&config, &workspace, &dirs)?;
-    let signals = sys::signal::readable_on(&sys::signal::END).map_err(|error| Error::io("watch signals", error))?;
+    let signals = sys::signal::readable_on(&sys::signal::END)
+        .map_err(|error| Error::io("watch signals", error))?;
     make_places(&names, &dirs)?;
     let listener = socket::bind(&names.socket)?;
     if options.launched {
         report(&Report::Listening(true));
     }
-    let context = prepare(options.launched, config, workspace, names, preflight, notice, &dirs);
+    let context = prepare(
+        options.launched,
+        config,
+        workspace,
+        names,
+        preflight,
+        notice,
+    );
     let places = context.names.clone();
-    let control_plane =
-        ControlPlane::new(context, listener, signals).map_err(|error| Error::io("set up the loop", error))?;
+    let control_plane = ControlPlane::new(context, listener, signals)
+        .map_err(|error| Error::io("set up the loop", error))?;
     let outcome = control_plane.run();
     remove_places(&places);
     outcome
@@ -164,7 +187,9 @@ fn already_running(launched: bool, workspace: &Workspace) -> Result<(), Error> {
         report(&Report::Attached(true));
     } else {
         let path = crate::text::printable(workspace.as_str());
-        cli::write_stderr(format!("umwelt-run: a control plane serves {path} already\n").as_bytes());
+        cli::write_stderr(
+            format!("umwelt-run: a control plane serves {path} already\n").as_bytes(),
+        );
     }
     Ok(())
 }
@@ -172,7 +197,13 @@ fn already_running(launched: bool, workspace: &Workspace) -> Result<(), Error> {
 /// Directories of this sandbox. Outputs of an earlier life go.
 fn make_places(names: &Names, dirs: &Dirs) -> Result<(), Error> {
     remove_places(names);
-    for dir in [&dirs.data, &dirs.state, &names.runtime, &names.state, &names.state.join("output")] {
+    for dir in [
+        &dirs.data,
+        &dirs.state,
+        &names.runtime,
+        &names.state,
+        &names.state.join("output"),
+    ] {
         dirs::create_private(dir)?;
     }
     Ok(())
@@ -196,13 +227,14 @@ fn prepare(
     names: Names,
     preflight: Preflight,
     notice: Option<String>,
-    dirs: &Dirs,
 ) -> Context {
     let uid = rustix::process::geteuid().as_raw();
     let user = sys::user::name(uid);
     let home = preflight.host.home.clone();
-    let mut mounts: Vec<Mount> =
-        MountSet::from_config(&config, &workspace, &preflight.host).iter().cloned().collect();
+    let mut mounts: Vec<Mount> = MountSet::from_config(&config, &workspace, &preflight.host)
+        .iter()
+        .cloned()
+        .collect();
     mounts.extend(own_mounts(&preflight.exe, &names));
     let mounts = MountSet::merge(mounts);
     for warning in &preflight.warnings {
@@ -236,7 +268,6 @@ fn prepare(
         init: INIT_PATH.to_owned(),
         cidfile: runtime_file("cid"),
     };
-    let _ = dirs;
     Context {
         exe: PathBuf::from(preflight.exe),
         workspace,
@@ -262,7 +293,12 @@ fn passwd_entry(user: &str, uid: u32, home: &str) -> String {
 /// What the sandbox itself stands on; nothing of it can be written inside.
 fn own_mounts(exe: &str, names: &Names) -> Vec<Mount> {
     let bind = |path: &str, source: &Path| {
-        Mount::bind(path, &source.to_string_lossy(), Access::ReadOnly, Origin::Umwelt)
+        Mount::bind(
+            path,
+            &source.to_string_lossy(),
+            Access::ReadOnly,
+            Origin::Umwelt,
+        )
     };
     vec![
         bind(INIT_PATH, Path::new(exe)),
@@ -273,8 +309,14 @@ fn own_mounts(exe: &str, names: &Names) -> Vec<Mount> {
 
 fn mount_entry(mount: &Mount) -> MountEntry {
     let (mode, size) = match &mount.kind {
-        MountKind::Bind { access: Access::ReadOnly, .. } => ("ro", None),
-        MountKind::Bind { access: Access::ReadWrite, .. } => ("rw", None),
+        MountKind::Bind {
+            access: Access::ReadOnly,
+            ..
+        } => ("ro", None),
+        MountKind::Bind {
+            access: Access::ReadWrite,
+            ..
+        } => ("rw", None),
         MountKind::Tmpfs { size, .. } => ("tmpfs", Some(*size)),
     };
     MountEntry {

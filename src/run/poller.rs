@@ -78,10 +78,17 @@ impl Poller {
     }
 
     /// Watches `fd` (edge-triggered) until [`Poller::remove`].
-    pub(crate) fn add(&mut self, source: Source, fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        source: Source,
+        fd: BorrowedFd<'_>,
+        interest: Interest,
+    ) -> io::Result<()> {
         let token = self.next_token;
         self.next_token += 1;
-        self.poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), Token(token), interest)?;
+        self.poll
+            .registry()
+            .register(&mut SourceFd(&fd.as_raw_fd()), Token(token), interest)?;
         self.sources.insert(token, source);
         self.tokens.insert(source, token);
         Ok(())
@@ -89,9 +96,15 @@ impl Poller {
 
     /// To be called before `fd` is closed.
     pub(crate) fn remove(&mut self, source: Source, fd: BorrowedFd<'_>) {
-        let Some(token) = self.tokens.remove(&source) else { return };
+        let Some(token) = self.tokens.remove(&source) else {
+            return;
+        };
         self.sources.remove(&token);
-        if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&fd.as_raw_fd())) {
+        if let Err(error) = self
+            .poll
+            .registry()
+            .deregister(&mut SourceFd(&fd.as_raw_fd()))
+        {
             log::warn!("cannot stop watching {source:?}: {error}");
         }
     }
@@ -110,7 +123,9 @@ impl Poller {
     /// Waits for something to do. Returns what is ready and what is due.
     pub(crate) fn wait(&mut self, events: &mut Events) -> io::Result<(Vec<Source>, Vec<Timer>)> {
         let timeout = if self.unfinished.is_empty() {
-            self.timers.peek().map(|Reverse((at, _))| at.saturating_duration_since(Instant::now()))
+            self.timers
+                .peek()
+                .map(|Reverse((at, _))| at.saturating_duration_since(Instant::now()))
         } else {
             Some(Duration::ZERO)
         };
@@ -120,7 +135,9 @@ impl Poller {
             Err(error) => return Err(error),
         }
         let mut ready: Vec<Source> = Vec::new();
-        let from_events = events.iter().filter_map(|event| self.sources.get(&event.token().0).copied());
+        let from_events = events
+            .iter()
+            .filter_map(|event| self.sources.get(&event.token().0).copied());
         for source in from_events.chain(self.unfinished.drain(..)) {
             if !ready.contains(&source) {
                 ready.push(source);

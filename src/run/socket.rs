@@ -24,7 +24,8 @@ pub(crate) fn bind(path: &Path) -> Result<OwnedFd, Error> {
     let address = SocketAddrUnix::new(path).map_err(|_| too_long(path))?;
     let failed = |error| Error::io(format!("listen on {path:?}"), std::io::Error::from(error));
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed)?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .map_err(failed)?;
     // The mode is set by the umask during bind: a chmod afterwards would
     // leave a moment in which others could connect.
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
@@ -37,11 +38,11 @@ pub(crate) fn bind(path: &Path) -> Result<OwnedFd, Error> {
 
 /// sun_path of unix(7) holds 108 bytes.
 fn too_long(path: &Path) -> Error {
-    let message = format!("the socket path {path:?} is longer than the 107 bytes that the kernel allows");
-    Error::Api(
-        ApiError::new(ErrorKind::BadConfig, message)
-            .with_hint("set XDG_RUNTIME_DIR to a shorter path, or shorten session_prefix in the base config"),
-    )
+    let message =
+        format!("the socket path {path:?} is longer than the 107 bytes that the kernel allows");
+    Error::Api(ApiError::new(ErrorKind::BadConfig, message).with_hint(
+        "set XDG_RUNTIME_DIR to a shorter path, or shorten session_prefix in the base config",
+    ))
 }
 
 #[cfg(test)]

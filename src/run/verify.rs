@@ -255,10 +255,13 @@ fn check_interfaces(proc: &Proc) -> Result<(), VerifyError> {
     }
 }
 
-/// The caps stand in the cgroup that pid 1 is really in.
+/// The caps hold for pid 1, and for the level where the commands will be.
 fn check_limits(pid: Pid, spec: &ContainerSpec) -> Result<PathBuf, VerifyError> {
     let cgroup = cgroup::of_process(pid)
-        .or_else(|error| fail("cgroup", format!("it cannot be found: {error}")))?;
+        .and_then(|own| cgroup::command_base(&own))
+        .or_else(|error| fail("cgroup", format!("it cannot be used: {error}")))?;
+    cgroup::forbid_swap(&cgroup)
+        .or_else(|error| fail("swap cap", format!("it cannot be set: {error}")))?;
     let expect = |check, file, cap: u64| match cgroup::effective_limit(&cgroup, file) {
         Some(limit) if limit <= cap => Ok(()),
         Some(limit) => fail(check, format!("{limit} where at most {cap} should be")),

@@ -40,7 +40,9 @@ mod tests {
     #[test]
     fn deaths_in_a_row_wait_longer_and_longer() {
         let mut backoff = Backoff::default();
-        let waits: Vec<u64> = (0..9).map(|_| backoff.after_death(Duration::from_secs(1)).as_secs()).collect();
+        let waits: Vec<u64> = (0..9)
+            .map(|_| backoff.after_death(Duration::from_secs(1)).as_secs())
+            .collect();
         assert_eq!(waits, [0, 1, 2, 4, 8, 16, 30, 30, 30]);
     }
 

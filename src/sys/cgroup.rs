@@ -77,7 +77,12 @@ pub(crate) fn command_base(of_pid1: &Path) -> io::Result<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let ours = |level: &&Path| std::fs::metadata(level).is_ok_and(|metadata| metadata.uid() == uid);
     let base = of_pid1.ancestors().take(2).find(ours);
-    base.map(Path::to_owned).ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to somebody else"))
+    base.map(Path::to_owned).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "it belongs to somebody else",
+        )
+    })
 }
 
 /// Forbids swap below a cgroup, where the kernel accounts for it. podman sets
@@ -185,7 +190,7 @@ impl CommandCgroup {
         for (pid, pidfd) in pinned {
             if still.contains(&pid) {
                 // It may have ended by itself meanwhile.
-                drop(rustix::process::pidfd_send_signal(pidfd, Signal::TERM));
+                let _ = rustix::process::pidfd_send_signal(pidfd, Signal::TERM);
             }
         }
     }

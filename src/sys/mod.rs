@@ -7,4 +7,5 @@ pub(crate) mod inherit;
 pub(crate) mod mountinfo;
 pub(crate) mod process;
 pub(crate) mod signal;
+pub(crate) mod spawn;
 pub(crate) mod user;

@@ -10,8 +10,17 @@ const MAX_COMMAND: usize = 120;
 pub(crate) fn describe(pid: Pid) -> Option<(u32, String)> {
     let pid = pid.as_raw_nonzero();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let inside = field("NSpid:")?.split_ascii_whitespace().next_back()?.parse().ok()?;
+    let field = |name: &str| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .map(str::trim)
+    };
+    let inside = field("NSpid:")?
+        .split_ascii_whitespace()
+        .next_back()?
+        .parse()
+        .ok()?;
     let mut line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     line.truncate(MAX_COMMAND);
     let line = String::from_utf8_lossy(&line).replace('\0', " ");

@@ -16,5 +16,8 @@ pub(crate) fn readable_on(signals: &[i32]) -> io::Result<OwnedFd> {
 }
 
 /// The signals that ask a process to end.
-pub(crate) const END: [i32; 3] =
-    [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP];
+pub(crate) const END: [i32; 3] = [
+    signal_hook::consts::SIGTERM,
+    signal_hook::consts::SIGINT,
+    signal_hook::consts::SIGHUP,
+];

@@ -22,7 +22,9 @@ fn find(passwd: &str, uid: u32) -> Option<String> {
 fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 32
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
         && !name.starts_with('-')
 }
 
