@@ -22,7 +22,8 @@ use crate::run::job::{
 };
 use crate::run::journal::Record;
 use crate::run::poller::{Source, Timer};
-use crate::sys::cgroup::{self, CommandCgroup};
+use crate::sys::cgroup::CommandCgroup;
+use crate::sys::process;
 use crate::text;
 
 /// Most commands at once.
@@ -721,7 +722,7 @@ impl ControlPlane {
             .iter()
             .rev()
             .flat_map(|lingering| lingering.cgroup.pids());
-        pids.filter_map(|pid| crate::sys::process::describe(pid))
+        pids.filter_map(process::describe)
             .take(MAX_LISTED)
             .map(|(pid, command)| Process {
                 pid,
@@ -735,8 +736,8 @@ impl ControlPlane {
         let Some(verified) = self.verified() else {
             return;
         };
-        let oom_kills = cgroup::event_count(&verified.cgroup, "memory.events", "oom_kill ");
-        let pids_denied = cgroup::event_count(&verified.cgroup, "pids.events", "max ");
+        let oom_kills = verified.memory_events.count("oom_kill");
+        let pids_denied = verified.pids_events.count("max");
         let full: Vec<String> = verified
             .scratch
             .iter()
@@ -821,7 +822,7 @@ fn output_pipe(jobs: usize) -> io::Result<(OwnedFd, OwnedFd)> {
     rustix::io::ioctl_fionbio(&read, true)?;
     if jobs < LARGE_PIPE_JOBS {
         // A smaller pipe works too, so a refusal does not matter.
-        drop(rustix::pipe::fcntl_setpipe_size(&read, LARGE_PIPE));
+        let _ = rustix::pipe::fcntl_setpipe_size(&read, LARGE_PIPE);
     }
     Ok((read, write))
 }

@@ -20,7 +20,6 @@ use crate::run::job::EndReason;
 use crate::run::poller::{Source, Timer};
 use crate::run::task::{Finished, Task};
 use crate::run::verify::{self, Hello, Verified};
-use crate::sys::cgroup;
 
 /// podman creates a container in one or two seconds; the first time that an
 /// image is used its files are copied for the user's ids, which takes longer.
@@ -330,9 +329,8 @@ impl ControlPlane {
         };
         match checked {
             Ok(verified) => {
-                self.oom_kills =
-                    cgroup::event_count(&verified.cgroup, "memory.events", "oom_kill ");
-                self.pids_denied = cgroup::event_count(&verified.cgroup, "pids.events", "max ");
+                self.oom_kills = verified.memory_events.count("oom_kill");
+                self.pids_denied = verified.pids_events.count("max");
                 self.phase = Phase::Running(Running {
                     verified,
                     since: Instant::now(),

@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::podman::argv::ContainerSpec;
 use crate::policy::mounts::{Mount, MountKind};
-use crate::sys::cgroup;
+use crate::sys::cgroup::{self, Events};
 use crate::sys::mountinfo::{self, Entry};
 
 /// A container whose seal was read back. Only [`verify`] makes one.
@@ -25,6 +25,9 @@ pub(crate) struct Verified {
     pub(crate) pidfd: OwnedFd,
     /// The cgroup below which each command gets its own; the caps hold here.
     pub(crate) cgroup: PathBuf,
+    /// `memory.events` and `pids.events` of it.
+    pub(crate) memory_events: Events,
+    pub(crate) pids_events: Events,
     /// The scratch places, for looking at the space that is left.
     pub(crate) scratch: Vec<(String, OwnedFd)>,
     /// The shell of the image: `/bin/bash`, or else `/bin/sh`.
@@ -120,6 +123,8 @@ pub(crate) fn verify(
     Ok(Verified {
         pid,
         pidfd,
+        memory_events: Events::open(&cgroup, "memory.events"),
+        pids_events: Events::open(&cgroup, "pids.events"),
         cgroup,
         scratch,
         shell,

@@ -4,7 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -125,15 +125,35 @@ fn levels(cgroup: &Path) -> impl Iterator<Item = &Path> {
         .take_while(|level| *level != Path::new(ROOT))
 }
 
-/// A counter of a flat keyed file (`memory.events`, `pids.events`).
-pub(crate) fn event_count(cgroup: &Path, file: &str, key: &str) -> u64 {
-    std::fs::read_to_string(cgroup.join(file))
-        .ok()
-        .and_then(|text| {
-            text.lines()
-                .find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
-        })
-        .unwrap_or(0)
+/// Counters of a flat keyed file (`memory.events`, `cgroup.events`). It is
+/// kept open: it is read after every command.
+#[derive(Debug)]
+pub(crate) struct Events {
+    /// None where the kernel has no such file: then nothing is ever counted.
+    file: Option<File>,
+}
+
+impl Events {
+    pub(crate) fn open(cgroup: &Path, name: &str) -> Events {
+        let file = File::open(cgroup.join(name));
+        if let Err(error) = &file {
+            log::warn!("cannot open {name:?} of {cgroup:?}: {error}");
+        }
+        Events { file: file.ok() }
+    }
+
+    /// The value of `key`; 0 once the cgroup is gone.
+    pub(crate) fn count(&self, key: &str) -> u64 {
+        let mut buffer = [0; 512];
+        let read = |file: &File| file.read_at(&mut buffer, 0);
+        let length = self.file.as_ref().map_or(Ok(0), read).unwrap_or_default();
+        let text =
+            std::str::from_utf8(buffer.get(..length).unwrap_or_default()).unwrap_or_default();
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+        value.and_then(|value| value.parse().ok()).unwrap_or(0)
+    }
 }
 
 /// The cgroup of one command, below the scope of its container: the
@@ -162,7 +182,7 @@ impl CommandCgroup {
     }
 
     pub(crate) fn is_populated(&self) -> bool {
-        event_count(&self.path, "cgroup.events", "populated ") != 0
+        Events::open(&self.path, "cgroup.events").count("populated") != 0
     }
 
     /// Host process ids of all that is in it.
@@ -235,8 +255,9 @@ mod tests {
     fn event_counters_are_found_by_their_whole_key() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("memory.events"), "oom 3\noom_kill 2\n").unwrap();
-        assert_eq!(event_count(dir.path(), "memory.events", "oom_kill "), 2);
-        assert_eq!(event_count(dir.path(), "memory.events", "low "), 0);
-        assert_eq!(event_count(dir.path(), "missing", "low "), 0);
+        let events = Events::open(dir.path(), "memory.events");
+        assert_eq!((events.count("oom_kill"), events.count("oom")), (2, 3));
+        assert_eq!(events.count("low"), 0);
+        assert_eq!(Events::open(dir.path(), "missing").count("low"), 0);
     }
 }
