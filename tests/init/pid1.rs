@@ -14,11 +14,18 @@ const NOBODY: u32 = 65534;
 
 /// An umwelt-init whose user is not root, whoever runs the tests.
 fn start_unprivileged() -> (Peer, tempfile::TempDir) {
-    // The tests' own target directory may be closed to that user.
+    // The tests' own target directory may be closed to that user. Copied by
+    // another process: a fork of this one elsewhere in the tests could hold
+    // the new file open for writing, which makes it "busy".
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let binary = dir.path().join("umwelt-init");
-    std::fs::copy(BINARY, &binary).unwrap();
+    let copied = Command::new("cp")
+        .arg(BINARY)
+        .arg(&binary)
+        .status()
+        .unwrap();
+    assert!(copied.success());
     let (ours, theirs) = seqpacket_pair();
     let mut command = Command::new("/bin/sh");
     command

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use crate::peer::{BINARY, Peer, Request, init_command, seqpacket_pair};
+use crate::peer::{BINARY, Peer, Request, init_command, readable_within, seqpacket_pair};
 
 fn output_with(socket: impl Into<OwnedFd>) -> Output {
     init_command("", socket.into()).output().unwrap()
@@ -90,9 +90,11 @@ fn the_standard_streams_of_its_start_are_let_go() {
     let mut peer = Peer::start_command(command, ours);
     let output = peer.child.stdout.take().unwrap();
     let errors = peer.child.stderr.take().unwrap();
-    // Both return at once, since nobody has the other ends any more.
-    assert_eq!(std::io::read_to_string(output).unwrap(), "");
-    assert_eq!(std::io::read_to_string(errors).unwrap(), "");
+    // Nobody has the other ends any more.
+    for stream in [OwnedFd::from(output), OwnedFd::from(errors)] {
+        assert!(readable_within(&stream, Duration::from_secs(5)));
+        assert_eq!(rustix::io::read(&stream, &mut [0; 1]), Ok(0));
+    }
     peer.assert_serves();
 }
 
