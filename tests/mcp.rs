@@ -1054,7 +1054,7 @@ fn idle_it_does_nothing_and_is_small() {
 
 #[test]
 fn client_that_only_writes_is_not_buffered_without_end() {
-    const COUNT: usize = 20_000;
+    const COUNT: usize = 11_000;
     let home = Home::new();
     let (input, writer) = std::io::pipe().unwrap();
     let (reader, output) = std::io::pipe().unwrap();
