@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn program_gets_its_name_the_workspace_and_a_scrubbed_environment() {
         let stage = stage(
-            r#"cp /proc/$$/environ "$base/environ"; cp /proc/$$/cmdline "$base/cmdline"; ps -o pgid= -p $$ >"$base/pgid"; echo $$ >>"$base/pgid"; exit 1"#,
+            r#"cp /proc/$$/environ "$base/environ"; cp /proc/$$/cmdline "$base/cmdline"; cut -d " " -f 5 /proc/$$/stat >"$base/pgid"; echo $$ >>"$base/pgid"; exit 1"#,
         );
         stage.run().unwrap_err();
         let environ = String::from_utf8(stage.read("environ")).unwrap();
