@@ -2,3 +2,4 @@
 //! modules that may hold unsafe code.
 
 pub(crate) mod fdpass;
+pub(crate) mod terminal;
