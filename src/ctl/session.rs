@@ -1,6 +1,7 @@
 //! One program that runs in a sandbox for us: its bytes, the signals that we
 //! get meanwhile, and how it ends.
 
+use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -32,6 +33,8 @@ pub(super) struct Session {
     id: u64,
     signals: Signals,
     interrupt: Option<Interrupt>,
+    /// Several can come at once; none may be lost.
+    news: VecDeque<News>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -75,6 +78,7 @@ impl Session {
             client,
             signals,
             interrupt: None,
+            news: VecDeque::new(),
         })
     }
 
@@ -99,29 +103,33 @@ impl Session {
         on_signal: &mut impl FnMut(i32),
     ) -> Result<Ending, Error> {
         loop {
-            for news in self.turn(channels)? {
-                match news {
-                    News::Ended(ending) => return Ok(ending),
-                    News::Signal(signal) => on_signal(signal),
-                    News::Terminal(_) => {}
+            match self.next(channels)? {
+                News::Ended(ending) => return Ok(ending),
+                News::Signal(signal) => on_signal(signal),
+                News::Terminal(_) => {}
+            }
+        }
+    }
+
+    /// Moves bytes until there is news.
+    pub(super) fn next(&mut self, channels: &mut [Channel<'_>]) -> Result<News, Error> {
+        loop {
+            if let Some(news) = self.news.pop_front() {
+                return Ok(news);
+            }
+            match (self.turn(channels), self.interrupt) {
+                (Ok(()), _) => {}
+                // Whoever ends us is told that, whatever else goes wrong then.
+                (Err(_), Some(interrupt)) => {
+                    return Ok(News::Ended(Ending::Interrupted(interrupt.signal)));
                 }
+                (Err(error), None) => return Err(error),
             }
         }
     }
 
-    /// Waits until there is something to do, does it, and tells the news.
-    pub(super) fn turn(&mut self, channels: &mut [Channel<'_>]) -> Result<Vec<News>, Error> {
-        let news = self.try_turn(channels);
-        match self.interrupt {
-            // Whoever ends us is told that, whatever else goes wrong then.
-            Some(Interrupt { signal, .. }) if news.is_err() => {
-                Ok(vec![News::Ended(Ending::Interrupted(signal))])
-            }
-            _ => news,
-        }
-    }
-
-    fn try_turn(&mut self, channels: &mut [Channel<'_>]) -> Result<Vec<News>, Error> {
+    /// Waits until there is something to do, and does it.
+    fn turn(&mut self, channels: &mut [Channel<'_>]) -> Result<(), Error> {
         let until = self.interrupt.map(|interrupt| interrupt.deadline);
         let own = [
             PollFd::new(&self.client, PollFlags::IN),
@@ -130,24 +138,26 @@ impl Session {
         let ready = wait(own, channels, until)?;
         let [has_messages, has_signals] = ready.own;
         step(channels, &ready.channels);
-        let mut news = Vec::new();
         if has_messages {
             while let Some((message, fds)) = self.client.try_receive()? {
-                news.extend(self.read(message, fds)?);
+                let news = self.read(message, fds)?;
+                self.news.extend(news);
             }
         }
         if has_signals {
             for signal in self.signals.take() {
-                news.extend(self.on_signal(signal)?);
+                let news = self.on_signal(signal)?;
+                self.news.extend(news);
             }
         }
         if let Some(interrupt) = self.interrupt
             && Instant::now() >= interrupt.deadline
         {
             log::warn!("the control plane has not said that the command is gone");
-            news.push(News::Ended(Ending::Interrupted(interrupt.signal)));
+            let ending = Ending::Interrupted(interrupt.signal);
+            self.news.push_back(News::Ended(ending));
         }
-        Ok(news)
+        Ok(())
     }
 
     fn read(&self, message: Message, fds: Vec<OwnedFd>) -> Result<Option<News>, ApiError> {

@@ -71,12 +71,10 @@ enum Opened {
 
 fn open(session: &mut Session) -> Result<Opened, Error> {
     loop {
-        for news in session.turn(&mut [])? {
-            match news {
-                News::Terminal(fds) => return Ok(Opened::Master(check_master(fds)?)),
-                News::Ended(ending) => return Ok(Opened::Ended(ending)),
-                News::Signal(_) => {}
-            }
+        match session.next(&mut [])? {
+            News::Terminal(fds) => return Ok(Opened::Master(check_master(fds)?)),
+            News::Ended(ending) => return Ok(Opened::Ended(ending)),
+            News::Signal(_) => {}
         }
     }
 }

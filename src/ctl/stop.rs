@@ -30,8 +30,9 @@ Ends a sandbox and all that runs in it, and waits until it is gone. Left out,
 WORKSPACE is the current directory; it may be a directory that is gone.
 
 Options:
-      --hard     kill a control plane that does not end within 10 seconds, and
-                 remove the container and the socket that a dead one has left
+      --hard     kill a control plane that does not answer within 2 seconds or
+                 end within 10, and remove the container and the socket that a
+                 dead one has left
   -h, --help     print this help and exit
   -V, --version  print the version and exit
 ",
@@ -45,6 +46,12 @@ const WAIT: Duration = Duration::from_secs(30);
 const HARD_WAIT: Duration = Duration::from_secs(10);
 /// A killed process is gone at once, unless the kernel is busy with it.
 const KILL_WAIT: Duration = Duration::from_secs(5);
+/// A control plane shakes hands at once, whatever else it does.
+const HELLO_WAIT: Duration = Duration::from_secs(5);
+/// A process that has closed its socket may still be ending.
+const END_WAIT: Duration = Duration::from_secs(1);
+/// The lock goes with its holder.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
 
 fn run(args: Args) -> Result<ExitCode, Error> {
@@ -87,7 +94,8 @@ impl Stop<'_> {
     fn ask_to_end(&self, peer: Option<&Peer>, deadline: Instant) -> Result<(), Error> {
         let socket = &self.target.names.socket;
         let shutdown = || {
-            let (mut client, _) = Client::connect_by(socket, CLIENT, false, deadline)?;
+            let hello = deadline.min(Instant::now() + HELLO_WAIT);
+            let (mut client, _) = Client::connect_by(socket, CLIENT, false, hello)?;
             peer::ask::<serde_json::Value>(&mut client, Call::Shutdown(Empty {}), deadline)
         };
         match (shutdown(), peer) {
@@ -95,7 +103,8 @@ impl Stop<'_> {
             // It may go before its answer does. Whether it has is seen next.
             (Err(error), _) if error.kind == ErrorKind::Stopping => Ok(()),
             (Err(error), Some(peer))
-                if error.kind == ErrorKind::Unreachable && peer.ended_by(Instant::now()) =>
+                if error.kind == ErrorKind::Unreachable
+                    && peer.ended_by(Instant::now() + END_WAIT) =>
             {
                 Ok(())
             }
@@ -145,14 +154,18 @@ impl Stop<'_> {
     /// Gracefully if that works; else kills the control plane, and then
     /// removes what it has left.
     fn by_force(&self, peer: Option<&Peer>) -> Result<String, Error> {
-        let problem = match self.gracefully(peer, HARD_WAIT) {
+        let answers = match peer::status(&self.target.names.socket) {
+            Err(error) if error.kind == ErrorKind::Unreachable => Err(error.into()),
+            _ => Ok(()),
+        };
+        let problem = match answers.and_then(|()| self.gracefully(peer, HARD_WAIT)) {
             Ok(done) => return Ok(done),
             Err(problem) => problem,
         };
         let Some(peer) = peer else {
             return Err(problem);
         };
-        if peer.ended_by(Instant::now()) {
+        if peer.ended_by(Instant::now() + END_WAIT) {
             return self.clear();
         }
         log::warn!(
@@ -212,7 +225,7 @@ impl Stop<'_> {
             .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
             .open(path)
             .map_err(failed)?;
-        let deadline = Instant::now() + KILL_WAIT;
+        let deadline = Instant::now() + LOCK_WAIT;
         loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(file),
