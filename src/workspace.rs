@@ -268,7 +268,7 @@ pub(crate) enum WorkspaceError {
 
 impl WorkspaceError {
     pub(crate) fn hint(&self) -> Option<String> {
-        Some("name a project directory with --workspace DIR, or start in one".to_owned())
+        Some("name a project directory (see --help), or start in one".to_owned())
     }
 }
 

@@ -57,8 +57,9 @@ Options:
   -h, --help     print this help, or that of the subcommand, and exit
   -V, --version  print the version and exit
 
-Exit status: 0 done, 1 failed, 2 wrong usage, configuration or workspace. exec
-and shell pass on that of their command, 128 + N where signal N ended it.
+Exit status: 0 done, 1 failed, 2 wrong usage, configuration or workspace, 3 no
+cgroup delegation. exec and shell pass on that of their command, 128 + N where
+signal N ended it.
 ";
 
 pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
