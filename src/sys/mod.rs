@@ -8,4 +8,5 @@ pub(crate) mod mountinfo;
 pub(crate) mod process;
 pub(crate) mod signal;
 pub(crate) mod spawn;
+pub(crate) mod terminal;
 pub(crate) mod user;
