@@ -34,7 +34,7 @@ impl Process {
     fn start(home: &Home, manner: &str, arg0: &str) -> Process {
         let child = Command::new(std::env::current_exe().unwrap())
             .arg0(arg0)
-            .args(["--exact", "stop::control_plane_process", "--ignored"])
+            .args(["--exact", "stop::control_plane_process"])
             .env("UMWELT_TEST_SOCKET", home.socket())
             .env("UMWELT_TEST_WORKSPACE", &home.workspace)
             .env("UMWELT_TEST_SID", &home.sid)
@@ -61,7 +61,6 @@ impl Drop for Process {
 
 /// Not a test: what `Process` runs.
 #[test]
-#[ignore = "is started by other tests, as a control plane"]
 fn control_plane_process() {
     let var = |name: &str| std::env::var(name);
     let Ok(socket) = var("UMWELT_TEST_SOCKET") else {
