@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::common::home::Home;
 use crate::common::stand_in::{Answer, exited, reply};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long nothing must come for a test to believe that nothing will.
 pub(crate) const SILENCE: Duration = Duration::from_millis(200);
 
