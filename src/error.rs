@@ -6,6 +6,7 @@ use std::io;
 
 use crate::api::ApiError;
 use crate::config::ConfigError;
+use crate::ctl::CtlError;
 use crate::dirs::DirsError;
 use crate::podman::PodmanError;
 use crate::run::preflight::PreflightError;
@@ -19,7 +20,12 @@ pub(crate) mod exit_code {
     pub(crate) const NO_DELEGATION: u8 = 3;
 }
 
+/// Any failure of any applet.
 #[derive(Debug)]
+#[expect(
+    clippy::error_impl_error,
+    reason = "the one top error; each layer has its own below"
+)]
 pub(crate) enum Error {
     UnknownApplet(Option<OsString>),
     NotBuilt(&'static str),
@@ -32,6 +38,7 @@ pub(crate) enum Error {
     Verify(VerifyError),
     /// An answer of the control plane, or the lack of one.
     Api(ApiError),
+    Ctl(CtlError),
     Io {
         what: String,
         source: io::Error,
@@ -56,9 +63,11 @@ impl Error {
             | Error::Workspace(_) => exit_code::USAGE,
             Error::Preflight(error) => error.exit_code(),
             Error::Api(error) => error.kind.exit_code(),
-            Error::NotBuilt(_) | Error::Podman(_) | Error::Verify(_) | Error::Io { .. } => {
-                exit_code::FAILURE
-            }
+            Error::NotBuilt(_)
+            | Error::Podman(_)
+            | Error::Verify(_)
+            | Error::Ctl(_)
+            | Error::Io { .. } => exit_code::FAILURE,
         }
     }
 
@@ -77,6 +86,7 @@ impl Error {
             Error::Podman(error) => error.hint(),
             Error::Verify(error) => error.hint(),
             Error::Api(error) => error.hint.clone(),
+            Error::Ctl(error) => error.hint(),
             Error::NotBuilt(_) | Error::Io { .. } => None,
         }
     }
@@ -96,6 +106,7 @@ impl fmt::Display for Error {
             Error::Podman(error) => error.fmt(f),
             Error::Verify(error) => error.fmt(f),
             Error::Api(error) => error.fmt(f),
+            Error::Ctl(error) => error.fmt(f),
             Error::Io { what, source } => write!(f, "cannot {what}: {source}"),
         }
     }
@@ -121,6 +132,7 @@ from_layer! {
     PodmanError => Podman,
     VerifyError => Verify,
     ApiError => Api,
+    CtlError => Ctl,
 }
 
 impl From<lexopt::Error> for Error {

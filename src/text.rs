@@ -52,7 +52,7 @@ pub(crate) fn printable(text: &str) -> String {
 
 /// Control characters, and the format characters that reorder or hide text
 /// (bidirectional overrides, zero-width space, line separators).
-fn is_unsafe(c: char) -> bool {
+pub(crate) fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }

@@ -154,7 +154,7 @@ fn alias_of(alias: &Path, real: &Path, dirs: &Dirs) -> Option<String> {
 }
 
 /// The path without `.`, `..` and double slashes, links left alone.
-fn lexical(path: &Path) -> PathBuf {
+pub(crate) fn lexical(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
         match part {
@@ -268,7 +268,7 @@ pub(crate) enum WorkspaceError {
 
 impl WorkspaceError {
     pub(crate) fn hint(&self) -> Option<String> {
-        Some("name a project directory with --workspace DIR, or start in one".to_owned())
+        Some("name a project directory (see --help), or start in one".to_owned())
     }
 }
 

@@ -56,7 +56,7 @@ impl Client {
     }
 
     /// As `connect`, with an end to all waiting that may come earlier.
-    pub(super) fn connect_by(
+    pub(crate) fn connect_by(
         path: &Path,
         name: &str,
         holds: bool,

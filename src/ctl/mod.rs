@@ -1,10 +1,234 @@
-//! umwelt-ctl
+//! umwelt-ctl: what a person sees of the sandboxes and does with them. Each
+//! subcommand is a file; each asks the control plane over its socket.
+
+mod args;
+mod channel;
+mod exec;
+mod leftover;
+mod list;
+mod output;
+mod peer;
+mod place;
+mod session;
+mod shell;
+mod signals;
+mod status;
+mod stop;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::process::ExitCode;
 
+use lexopt::Arg::{Long, Short, Value};
+
+use crate::cli;
+use crate::ctl::args::{Asked, Subcommand};
 use crate::error::Error;
 
-pub(crate) fn main(_args: Vec<OsString>) -> Result<ExitCode, Error> {
-    Err(Error::NotBuilt("umwelt-ctl"))
+pub(crate) const NAME: &str = "umwelt-ctl";
+/// How control planes know this client, in their journals.
+const CLIENT: &str = concat!("umwelt-ctl/", env!("CARGO_PKG_VERSION"));
+
+const SUBCOMMANDS: [&Subcommand; 5] = [
+    &status::SUBCOMMAND,
+    &stop::SUBCOMMAND,
+    &exec::SUBCOMMAND,
+    &shell::SUBCOMMAND,
+    &list::SUBCOMMAND,
+];
+
+const HELP: &str = "\
+Usage: umwelt-ctl SUBCOMMAND [OPTION…] [WORKSPACE] [-- CMD [ARG…]]
+
+Looks at sandboxes and works in them, one sandbox per workspace.
+
+Subcommands:
+  status  show all sandboxes, running and dead
+  stop    end a sandbox
+  exec    run a program in a sandbox
+  shell   open an interactive shell in a sandbox
+  list    show mounts, caps and network of a sandbox
+
+WORKSPACE is a directory, or the session id of a running sandbox: 8 hex digits,
+as status shows them. Left out, it is the current directory. A directory whose
+name looks like a session id is written with a slash: ./deadbeef
+
+Options:
+  -h, --help     print this help, or that of the subcommand, and exit
+  -V, --version  print the version and exit
+
+Exit status: 0 done, 1 failed, 2 wrong usage, configuration or workspace, 3 no
+cgroup delegation. exec and shell pass on that of their command, 128 + N where
+signal N ended it.
+";
+
+pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
+    cli::start_log(NAME);
+    let mut parser = lexopt::Parser::from_args(args);
+    let name = match parser.next()? {
+        Some(Short('h') | Long("help")) => return Ok(cli::print(HELP)),
+        Some(Short('V') | Long("version")) => return Ok(cli::version(NAME)),
+        Some(Long(name)) => return Err(unknown("option", &format!("--{name}"))),
+        Some(Short(letter)) => return Err(unknown("option", &format!("-{letter}"))),
+        Some(Value(name)) => name.to_string_lossy().into_owned(),
+        None => {
+            return Err(Error::Usage(format!(
+                "no subcommand given; valid are: {}",
+                subcommand_names()
+            )));
+        }
+    };
+    let subcommand = SUBCOMMANDS
+        .into_iter()
+        .find(|subcommand| subcommand.name == name)
+        .ok_or_else(|| unknown("subcommand", &name))?;
+    match subcommand.parse(parser.raw_args()?.collect())? {
+        Asked::Help => Ok(cli::print(subcommand.help)),
+        Asked::Version => Ok(cli::version(NAME)),
+        Asked::Run(args) => (subcommand.run)(args),
+    }
+}
+
+fn unknown(what: &str, word: &str) -> Error {
+    let valid = match what {
+        "option" => "--help, --version".to_owned(),
+        _ => subcommand_names(),
+    };
+    Error::Usage(format!("unknown {what} {word:?}; valid are: {valid}"))
+}
+
+fn subcommand_names() -> String {
+    SUBCOMMANDS.map(|subcommand| subcommand.name).join(", ")
+}
+
+/// What goes wrong on this side of the socket.
+#[derive(Debug)]
+pub(crate) enum CtlError {
+    /// Nobody serves this workspace.
+    NotRunning {
+        what: String,
+        leftovers: bool,
+    },
+    /// A control plane holds the workspace, but does not answer on its socket.
+    Held {
+        what: String,
+    },
+    /// It was asked to end, and is still there.
+    StillThere {
+        what: String,
+        after_s: u64,
+    },
+    /// The process behind a socket is not one that may be killed.
+    NotOurs {
+        pid: i32,
+        reason: String,
+    },
+    NotATerminal,
+    /// What came in place of the terminal.
+    NotAMaster(String),
+    /// The command did not end by itself; a sentence about how.
+    Ended(String),
+    Podman {
+        call: String,
+        problem: String,
+    },
+    /// There is no podman to ask.
+    NoPodman,
+    /// Teardown goes on after an error, and tells all of them.
+    Teardown(Vec<String>),
+}
+
+impl CtlError {
+    fn hard_hint(what: &str) -> String {
+        format!(
+            "end it the hard way with: {NAME} stop --hard {}",
+            quoted(what)
+        )
+    }
+
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            CtlError::NotRunning {
+                what,
+                leftovers: true,
+            } => Some(format!(
+                "its control plane is dead; remove what it left with: {NAME} stop --hard {}",
+                quoted(what)
+            )),
+            CtlError::NotRunning { .. } => Some(format!("see what runs with: {NAME} status")),
+            CtlError::StillThere { what, .. } => Some(CtlError::hard_hint(what)),
+            CtlError::Held { .. } => Some("try again in a moment".to_owned()),
+            CtlError::NotATerminal => Some(format!(
+                "run a command without a terminal with: {NAME} exec WORKSPACE -- CMD"
+            )),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for CtlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CtlError::NotRunning { what, .. } => write!(f, "no sandbox is running for {what:?}"),
+            CtlError::Held { what } => write!(
+                f,
+                "the sandbox of {what:?} is just being started or ended by another process"
+            ),
+            CtlError::StillThere { what, after_s } => {
+                write!(
+                    f,
+                    "the sandbox of {what:?} has not ended within {after_s} s"
+                )
+            }
+            CtlError::NotOurs { pid, reason } => {
+                write!(f, "will not kill process {pid}: {reason}")
+            }
+            CtlError::NotATerminal => f.write_str("standard input is not a terminal"),
+            CtlError::NotAMaster(what) => {
+                write!(f, "the control plane sent {what} in place of a terminal")
+            }
+            CtlError::Ended(how) => f.write_str(how),
+            CtlError::Podman { call, problem } => write!(f, "{call:?} failed: {problem}"),
+            CtlError::NoPodman => f.write_str("podman was not found"),
+            CtlError::Teardown(problems) => f.write_str(&problems.join("; ")),
+        }
+    }
+}
+
+impl std::error::Error for CtlError {}
+
+/// A word as a shell reads it, for the command in a hint.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_subcommand_and_option_stands_in_its_help() {
+        for subcommand in SUBCOMMANDS {
+            assert!(HELP.contains(&format!("\n  {} ", subcommand.name)));
+            for option in subcommand.options.iter().chain(&["help", "version"]) {
+                let option = format!("--{option}");
+                assert!(
+                    subcommand.help.contains(&option),
+                    "{} {option}",
+                    subcommand.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn words_in_hints_survive_the_shell() {
+        assert_eq!(quoted("/home/u/p-1"), "/home/u/p-1");
+        assert_eq!(quoted("/a b/it's"), r"'/a b/it'\''s'");
+    }
 }

@@ -24,6 +24,8 @@ pub(crate) struct ContainerSpec {
     pub(crate) image: String,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    /// The line that names the user in the /etc/passwd inside.
+    pub(crate) passwd_entry: String,
     /// The derived seccomp profile.
     pub(crate) seccomp: String,
     /// Whether SELinux is enforcing here: then labels would bar the mounts.
@@ -34,6 +36,8 @@ pub(crate) struct ContainerSpec {
     pub(crate) mounts: MountSet,
     /// The path inside of the program that becomes pid 1.
     pub(crate) init: String,
+    /// Where podman writes the id of the container as soon as it has one.
+    pub(crate) cidfile: String,
 }
 
 /// Flags that no configuration can change, each with its reason.
@@ -76,19 +80,17 @@ impl ContainerSpec {
         let mut argv: Vec<String> = vec!["run".to_owned()];
         argv.extend(FLOOR.map(str::to_owned));
         argv.push(format!("--name={}", self.name));
+        argv.push(format!("--cidfile={}", self.cidfile));
         argv.push(format!("--label={LABEL_PREFIX}={}", self.prefix));
         argv.push(format!("--label={LABEL_SID}={}", self.sid));
         argv.push(format!("--label={LABEL_WORKSPACE}={}", self.workspace));
         argv.push(format!("--user={}:{}", self.uid, self.gid));
+        argv.push(format!("--passwd-entry={}", self.passwd_entry));
         argv.push(format!("--security-opt=seccomp={}", self.seccomp));
         if self.selinux {
             argv.push("--security-opt=label=disable".to_owned());
         }
-        argv.push(format!("--memory={}b", self.resources.memory));
-        // The same value: no swap on top of the memory.
-        argv.push(format!("--memory-swap={}b", self.resources.memory));
-        argv.push(format!("--cpus={}", self.resources.cpus));
-        argv.push(format!("--pids-limit={}", self.resources.pids_limit));
+        argv.extend(render_caps(&self.resources, &self.delegated));
         for mount in self.mounts.iter() {
             argv.push(format!("--mount={}", render_mount(mount)));
         }
@@ -100,6 +102,17 @@ impl ContainerSpec {
         argv.push(self.image.clone());
         argv.into_iter().map(OsString::from).collect()
     }
+}
+
+/// The resource caps. They need the proof that they can be enforced.
+fn render_caps(resources: &Resources, _proof: &Delegated) -> [String; 4] {
+    [
+        format!("--memory={}b", resources.memory),
+        // The same value: no swap on top of the memory.
+        format!("--memory-swap={}b", resources.memory),
+        format!("--cpus={}", resources.cpus),
+        format!("--pids-limit={}", resources.pids_limit),
+    ]
 }
 
 /// One value of `--mount`: comma-separated fields, quoted as CSV, because a
@@ -120,15 +133,18 @@ fn render_mount(mount: &Mount) -> String {
                 "bind-propagation=rprivate".to_owned(),
             ]
         }
-        MountKind::Tmpfs { size } => vec![
-            "type=tmpfs".to_owned(),
-            path,
-            format!("tmpfs-size={size}"),
-            "tmpfs-mode=1777".to_owned(),
-            "exec".to_owned(),
+        MountKind::Tmpfs { size, private } => {
+            let mode: &[&str] = if *private {
+                &["tmpfs-mode=0700", "U=true"]
+            } else {
+                &["tmpfs-mode=1777"]
+            };
+            let mut fields = vec!["type=tmpfs".to_owned(), path, format!("tmpfs-size={size}")];
+            fields.extend(mode.iter().map(|option| (*option).to_owned()));
             // podman copies what the image has there into the tmpfs otherwise.
-            "notmpcopyup".to_owned(),
-        ],
+            fields.extend(["exec".to_owned(), "notmpcopyup".to_owned()]);
+            fields
+        }
     };
     let mut fields: Vec<String> = fields.iter().map(|field| quote_csv(field)).collect();
     fields.extend(["nosuid".to_owned(), "nodev".to_owned()]);
@@ -157,6 +173,7 @@ mod tests {
             image: "umwelt:latest".into(),
             uid: 1000,
             gid: 1000,
+            passwd_entry: "u:*:1000:1000::/home/u:/bin/sh".into(),
             seccomp: "/run/user/1000/umwelt-0123abcd/seccomp.json".into(),
             selinux: false,
             resources: Resources {
@@ -167,6 +184,7 @@ mod tests {
             delegated: Delegated::for_test(),
             mounts: MountSet::merge(mounts),
             init: "/run/umwelt/umwelt-init".into(),
+            cidfile: "/run/user/1000/umwelt-0123abcd/cid".into(),
         }
     }
 

@@ -45,19 +45,14 @@ pub(crate) fn command(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Comm
     command
 }
 
-/// Removes one container by name or id, running or not; none is no error.
-pub(crate) fn remove_args(container: &str) -> Vec<OsString> {
-    [
-        "rm",
-        "--force",
-        "--ignore",
-        "--time=0",
-        "--volumes",
-        "--",
-        container,
-    ]
-    .map(OsString::from)
-    .to_vec()
+/// Removes containers by id, running or not; one that is gone is no error.
+pub(crate) fn remove_args(ids: &[String]) -> Vec<OsString> {
+    let options = ["rm", "--force", "--ignore", "--time=0", "--volumes", "--"];
+    options
+        .into_iter()
+        .map(OsString::from)
+        .chain(ids.iter().map(OsString::from))
+        .collect()
 }
 
 /// Lists the ids of all containers that carry both labels.
@@ -86,10 +81,6 @@ pub(crate) enum PodmanError {
     },
     MissingImage {
         image: String,
-    },
-    TimedOut {
-        what: &'static str,
-        seconds: u64,
     },
     /// The container runs, but pid 1 did not speak.
     NoHandshake {
@@ -131,9 +122,6 @@ impl fmt::Display for PodmanError {
             }
             PodmanError::MissingImage { image } => {
                 write!(f, "the image {image:?} does not exist on this host")
-            }
-            PodmanError::TimedOut { what, seconds } => {
-                write!(f, "podman did not {what} within {seconds} seconds")
             }
             PodmanError::NoHandshake { detail } => {
                 write!(f, "the sandbox did not come up: {detail}")

@@ -24,9 +24,11 @@ pub(crate) enum MountKind {
         source: String,
         access: Access,
     },
-    /// Bytes.
+    /// `size` in bytes. A private one belongs to the user and to nobody else
+    /// (a home directory); others are for everybody, as /tmp is.
     Tmpfs {
         size: u64,
+        private: bool,
     },
 }
 
@@ -72,7 +74,10 @@ impl Mount {
     pub(crate) fn tmpfs(path: &str, size: u64, origin: Origin) -> Mount {
         Mount {
             path: path.to_owned(),
-            kind: MountKind::Tmpfs { size },
+            kind: MountKind::Tmpfs {
+                size,
+                private: false,
+            },
             origin,
         }
     }
@@ -112,8 +117,16 @@ impl MountSet {
         workspace: &Workspace,
         host: &HostFacts,
     ) -> MountSet {
+        let home = MountKind::Tmpfs {
+            size: config.scratch.home,
+            private: true,
+        };
         let mut layers = vec![
-            Mount::tmpfs(&host.home, config.scratch.home, Origin::Scratch),
+            Mount {
+                path: host.home.clone(),
+                kind: home,
+                origin: Origin::Scratch,
+            },
             Mount::tmpfs("/tmp", config.scratch.tmp, Origin::Scratch),
             Mount::tmpfs("/dev/shm", config.scratch.shm, Origin::Scratch),
         ];
@@ -154,14 +167,6 @@ impl MountSet {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Mount> {
         self.mounts.iter()
-    }
-
-    /// The mount that decides what is seen at `path`: the deepest one above it.
-    pub(crate) fn covering(&self, path: &str) -> Option<&Mount> {
-        self.mounts
-            .iter()
-            .rev()
-            .find(|mount| Path::new(path).starts_with(&mount.path))
     }
 }
 
@@ -208,6 +213,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// The mount that decides what is seen at `path`: the deepest above it.
+    fn covering<'a>(set: &'a MountSet, path: &str) -> Option<&'a Mount> {
+        let mut mounts: Vec<&Mount> = set.iter().collect();
+        mounts.reverse();
+        mounts
+            .into_iter()
+            .find(|mount| Path::new(path).starts_with(&mount.path))
+    }
+
     fn ro(path: &str) -> Mount {
         Mount::bind(path, path, Access::ReadOnly, Origin::Base)
     }
@@ -229,10 +243,10 @@ mod tests {
             ro("/home/u/dev"),
             Mount::tmpfs("/home/u", 1, Origin::Scratch),
         ]);
-        assert!(set.covering("/home/u/dev/p/src").unwrap().is_writable());
-        assert!(!set.covering("/home/u/dev/p2").unwrap().is_writable());
-        assert!(set.covering("/home/u/.cache").unwrap().is_writable());
-        assert!(set.covering("/etc").is_none());
+        assert!(covering(&set, "/home/u/dev/p/src").unwrap().is_writable());
+        assert!(!covering(&set, "/home/u/dev/p2").unwrap().is_writable());
+        assert!(covering(&set, "/home/u/.cache").unwrap().is_writable());
+        assert!(covering(&set, "/etc").is_none());
     }
 
     #[test]
@@ -288,7 +302,7 @@ mod tests {
                 };
                 if better { best = Some(mount); }
             }
-            prop_assert_eq!(set.covering(&probe), best);
+            prop_assert_eq!(covering(&set, &probe), best);
         }
     }
 }

@@ -31,7 +31,11 @@ pub(crate) struct Capture {
 #[derive(Debug)]
 enum Spool {
     Unused(PathBuf),
-    Open { file: File, path: PathBuf, written: u64 },
+    Open {
+        file: File,
+        path: PathBuf,
+        written: u64,
+    },
     Failed(String),
 }
 
@@ -52,7 +56,12 @@ pub(crate) struct Summary {
 impl Capture {
     /// `file` is where the whole output goes if it is long.
     pub(crate) fn new(file: PathBuf) -> Capture {
-        Capture { head: Vec::new(), tail: Vec::new(), total: 0, spool: Spool::Unused(file) }
+        Capture {
+            head: Vec::new(),
+            tail: Vec::new(),
+            total: 0,
+            spool: Spool::Unused(file),
+        }
     }
 
     pub(crate) fn push(&mut self, bytes: &[u8]) {
@@ -64,7 +73,9 @@ impl Capture {
             return;
         }
         self.save(rest);
-        let rest = rest.get(rest.len().saturating_sub(KEEP)..).unwrap_or_default();
+        let rest = rest
+            .get(rest.len().saturating_sub(KEEP)..)
+            .unwrap_or_default();
         self.tail.extend_from_slice(rest);
         if self.tail.len() > 2 * KEEP {
             self.tail.drain(..self.tail.len() - KEEP);
@@ -79,11 +90,17 @@ impl Capture {
     fn save(&mut self, rest: &[u8]) {
         if let Spool::Unused(path) = &self.spool {
             self.spool = match create(path, &self.head) {
-                Ok(file) => Spool::Open { file, path: path.clone(), written: self.head.len() as u64 },
+                Ok(file) => Spool::Open {
+                    file,
+                    path: path.clone(),
+                    written: self.head.len() as u64,
+                },
                 Err(error) => Spool::Failed(error.to_string()),
             };
         }
-        let Spool::Open { file, written, .. } = &mut self.spool else { return };
+        let Spool::Open { file, written, .. } = &mut self.spool else {
+            return;
+        };
         let room = usize::try_from(MAX_FILE.saturating_sub(*written)).unwrap_or(usize::MAX);
         let piece = rest.get(..room.min(rest.len())).unwrap_or_default();
         match file.write_all(piece) {
@@ -117,12 +134,17 @@ impl Capture {
         if last.len() < KEEP {
             // The tail begins in what is kept as head.
             let from_head = KEEP - last.len();
-            let missing = self.head.get(self.head.len().saturating_sub(from_head)..).unwrap_or_default();
+            let missing = self
+                .head
+                .get(self.head.len().saturating_sub(from_head)..)
+                .unwrap_or_default();
             last.splice(0..0, missing.iter().copied());
         }
         let (head, head_bytes) = take_head(&self.head);
         let after_head = self.total.saturating_sub(head_bytes);
-        let reach = usize::try_from(after_head).unwrap_or(usize::MAX).min(last.len());
+        let reach = usize::try_from(after_head)
+            .unwrap_or(usize::MAX)
+            .min(last.len());
         let last = last.get(last.len() - reach..).unwrap_or_default();
         let (tail, tail_bytes) = take_tail(last);
         let omitted = self.total.saturating_sub(head_bytes + tail_bytes);
@@ -133,7 +155,10 @@ impl Capture {
         };
         let newline = if head.text.ends_with('\n') { "" } else { "\n" };
         Summary {
-            text: format!("{}{newline}[… {omitted} bytes left out …]\n{}", head.text, tail.text),
+            text: format!(
+                "{}{newline}[… {omitted} bytes left out …]\n{}",
+                head.text, tail.text
+            ),
             total: self.total,
             omitted,
             invalid_bytes: head.invalid_bytes + tail.invalid_bytes,
@@ -144,7 +169,11 @@ impl Capture {
 }
 
 fn create(path: &PathBuf, head: &[u8]) -> std::io::Result<File> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
     file.write_all(head)?;
     Ok(file)
 }
@@ -155,14 +184,20 @@ fn fits(text: &str) -> bool {
 
 /// Whether a piece takes no more than its half of the result.
 fn fits_half(text: &str) -> bool {
-    text.len() <= MAX_TEXT / 2 && text.bytes().filter(|byte| *byte == b'\n').count() <= MAX_LINES / 2
+    text.len() <= MAX_TEXT / 2
+        && text.bytes().filter(|byte| *byte == b'\n').count() <= MAX_LINES / 2
 }
 
 /// The longest run of whole lines from the start (or else of bytes, for one
 /// long line) whose shown form fits; and how many bytes it took.
 fn take_head(bytes: &[u8]) -> (Shown, u64) {
-    let fitting = longest_fitting(bytes.len(), |len| fits_half(&text::show(bytes.get(..len).unwrap_or_default()).text));
-    let at_line = bytes.get(..fitting).and_then(|piece| piece.iter().rposition(|byte| *byte == b'\n')).map(|at| at + 1);
+    let fitting = longest_fitting(bytes.len(), |len| {
+        fits_half(&text::show(bytes.get(..len).unwrap_or_default()).text)
+    });
+    let at_line = bytes
+        .get(..fitting)
+        .and_then(|piece| piece.iter().rposition(|byte| *byte == b'\n'))
+        .map(|at| at + 1);
     // A last line of its own that is most of the text is not thrown away.
     let len = at_line.filter(|len| *len > fitting / 2).unwrap_or(fitting);
     (text::show(bytes.get(..len).unwrap_or_default()), len as u64)
@@ -172,7 +207,10 @@ fn take_tail(bytes: &[u8]) -> (Shown, u64) {
     let from = |len: usize| bytes.get(bytes.len() - len..).unwrap_or_default();
     let fitting = longest_fitting(bytes.len(), |len| fits_half(&text::show(from(len)).text));
     let piece = from(fitting);
-    let at_line = piece.iter().position(|byte| *byte == b'\n').map(|at| fitting - at - 1);
+    let at_line = piece
+        .iter()
+        .position(|byte| *byte == b'\n')
+        .map(|at| fitting - at - 1);
     let len = at_line.filter(|len| *len > fitting / 2).unwrap_or(fitting);
     (text::show(from(len)), len as u64)
 }
@@ -220,18 +258,29 @@ mod tests {
         let (summary, _dir) = capture(&pieces);
         assert!(summary.text.starts_with("line 0\nline 1\n"));
         assert!(summary.text.ends_with("line 99998\nline 99999\n"));
-        assert!(summary.text.len() < MAX_TEXT + 100 && summary.text.lines().count() <= MAX_LINES + 2);
+        assert!(
+            summary.text.len() < MAX_TEXT + 100 && summary.text.lines().count() <= MAX_LINES + 2
+        );
         let shown = summary.text.len() - "[… ".len();
-        assert!(summary.omitted as usize > text.len() - shown);
+        assert!(summary.omitted > (text.len() - shown) as u64);
         let (file, bytes) = summary.file.unwrap();
-        assert_eq!(bytes as usize, text.len());
+        assert_eq!(bytes, text.len() as u64);
         assert_eq!(std::fs::read(file).unwrap(), text.as_bytes());
     }
 
     #[test]
     fn head_tail_and_omitted_add_up() {
-        for length in [KEEP - 1, KEEP, KEEP + 1, 2 * KEEP, 2 * KEEP + 1, 5 * KEEP + 17] {
-            let bytes: Vec<u8> = (0..length).map(|n| if n % 50 == 49 { b'\n' } else { b'a' }).collect();
+        for length in [
+            KEEP - 1,
+            KEEP,
+            KEEP + 1,
+            2 * KEEP,
+            2 * KEEP + 1,
+            5 * KEEP + 17,
+        ] {
+            let bytes: Vec<u8> = (0..length)
+                .map(|n| if n % 50 == 49 { b'\n' } else { b'a' })
+                .collect();
             let (summary, _dir) = capture(&[&bytes]);
             let marker = format!("[… {} bytes left out …]\n", summary.omitted);
             let shown = summary.text.replace(&marker, "").len() as u64;
@@ -258,7 +307,9 @@ mod tests {
 
     #[test]
     fn random_bytes_stay_within_the_limit() {
-        let bytes: Vec<u8> = (0u32..200_000).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let bytes: Vec<u8> = (0u32..200_000)
+            .map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[1])
+            .collect();
         let (summary, _dir) = capture(&[&bytes]);
         assert!(summary.text.len() < MAX_TEXT + 200);
         assert!(summary.invalid_bytes > 0);

@@ -38,7 +38,12 @@ impl Task {
             .stderr(Stdio::from(stderr.try_clone()?))
             .spawn()?;
         match pidfd_of(&child) {
-            Ok(pidfd) => Ok(Task { child, pidfd, stdout, stderr }),
+            Ok(pidfd) => Ok(Task {
+                child,
+                pidfd,
+                stdout,
+                stderr,
+            }),
             Err(error) => {
                 child.kill()?;
                 child.wait()?;
@@ -60,8 +65,14 @@ impl Task {
 
     /// To be called when the pidfd is readable; `None` when it was not yet.
     pub(crate) fn finish(&mut self) -> io::Result<Option<Finished>> {
-        let Some(status) = self.child.try_wait()? else { return Ok(None) };
-        Ok(Some(Finished { status, stdout: read_back(&mut self.stdout)?, stderr: read_back(&mut self.stderr)? }))
+        let Some(status) = self.child.try_wait()? else {
+            return Ok(None);
+        };
+        Ok(Some(Finished {
+            status,
+            stdout: read_back(&mut self.stdout)?,
+            stderr: read_back(&mut self.stderr)?,
+        }))
     }
 }
 
@@ -89,12 +100,20 @@ mod tests {
         let mut task = Task::spawn(command).unwrap();
         rustix::event::poll(&mut [PollFd::new(&task.pidfd(), PollFlags::IN)], None).unwrap();
         let finished = task.finish().unwrap().unwrap();
-        assert_eq!((finished.stdout.as_str(), finished.stderr.as_str()), ("out", "err"));
+        assert_eq!(
+            (finished.stdout.as_str(), finished.stderr.as_str()),
+            ("out", "err")
+        );
         assert_eq!(finished.status.code(), Some(3));
     }
 
     #[test]
     fn program_that_is_missing_is_an_error() {
-        assert_eq!(Task::spawn(Command::new("/nonexistent")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(
+            Task::spawn(Command::new("/nonexistent"))
+                .unwrap_err()
+                .kind(),
+            io::ErrorKind::NotFound
+        );
     }
 }

@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::podman::argv::ContainerSpec;
 use crate::policy::mounts::{Mount, MountKind};
-use crate::sys::cgroup;
+use crate::sys::cgroup::{self, Events};
 use crate::sys::mountinfo::{self, Entry};
 
 /// A container whose seal was read back. Only [`verify`] makes one.
@@ -23,8 +23,11 @@ pub(crate) struct Verified {
     pub(crate) pid: Pid,
     /// Keeps `pid` from meaning another process.
     pub(crate) pidfd: OwnedFd,
-    /// The cgroup of pid 1.
+    /// The cgroup below which each command gets its own; the caps hold here.
     pub(crate) cgroup: PathBuf,
+    /// `memory.events` and `pids.events` of it.
+    pub(crate) memory_events: Events,
+    pub(crate) pids_events: Events,
     /// The scratch places, for looking at the space that is left.
     pub(crate) scratch: Vec<(String, OwnedFd)>,
     /// The shell of the image: `/bin/bash`, or else `/bin/sh`.
@@ -120,6 +123,8 @@ pub(crate) fn verify(
     Ok(Verified {
         pid,
         pidfd,
+        memory_events: Events::open(&cgroup, "memory.events"),
+        pids_events: Events::open(&cgroup, "pids.events"),
         cgroup,
         scratch,
         shell,
@@ -127,7 +132,7 @@ pub(crate) fn verify(
 }
 
 /// A pidfd becomes readable when its process ends (pidfd_open(2)).
-fn has_ended(pidfd: &OwnedFd) -> bool {
+pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut poll = [PollFd::new(pidfd, PollFlags::IN)];
     // Not being able to tell counts as ended: nothing unchecked may run.
     !matches!(
@@ -255,10 +260,13 @@ fn check_interfaces(proc: &Proc) -> Result<(), VerifyError> {
     }
 }
 
-/// The caps stand in the cgroup that pid 1 is really in.
+/// The caps hold for pid 1, and for the level where the commands will be.
 fn check_limits(pid: Pid, spec: &ContainerSpec) -> Result<PathBuf, VerifyError> {
     let cgroup = cgroup::of_process(pid)
-        .or_else(|error| fail("cgroup", format!("it cannot be found: {error}")))?;
+        .and_then(|own| cgroup::command_base(&own))
+        .or_else(|error| fail("cgroup", format!("it cannot be used: {error}")))?;
+    cgroup::forbid_swap(&cgroup)
+        .or_else(|error| fail("swap cap", format!("it cannot be set: {error}")))?;
     let expect = |check, file, cap: u64| match cgroup::effective_limit(&cgroup, file) {
         Some(limit) if limit <= cap => Ok(()),
         Some(limit) => fail(check, format!("{limit} where at most {cap} should be")),
@@ -405,7 +413,7 @@ fn check_flags(mount: &Mount, entry: &Entry) -> Result<(), VerifyError> {
             format!("{:?} is not private: {}", mount.path, entry.propagation),
         );
     }
-    if let MountKind::Tmpfs { size } = mount.kind {
+    if let MountKind::Tmpfs { size, .. } = mount.kind {
         if entry.fs_type != "tmpfs" {
             return fail(
                 "mounts",

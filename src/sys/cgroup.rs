@@ -4,6 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -69,6 +70,30 @@ pub(crate) fn of_process(pid: Pid) -> io::Result<PathBuf> {
     Ok(Path::new(ROOT).join(path))
 }
 
+/// The cgroup below which the commands of a container get theirs: the lowest
+/// one of pid 1's that belongs to this user. crun makes a cgroup `container`
+/// that belongs to the container's root, inside the scope that belongs to us.
+pub(crate) fn command_base(of_pid1: &Path) -> io::Result<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let ours = |level: &&Path| std::fs::metadata(level).is_ok_and(|metadata| metadata.uid() == uid);
+    let base = of_pid1.ancestors().take(2).find(ours);
+    base.map(Path::to_owned).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "it belongs to somebody else",
+        )
+    })
+}
+
+/// Forbids swap below a cgroup, where the kernel accounts for it. podman sets
+/// this on the lowest level only.
+pub(crate) fn forbid_swap(cgroup: &Path) -> io::Result<()> {
+    match write(&cgroup.join("memory.swap.max"), b"0") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
 /// The lowest limit that `file` (`memory.max`, `pids.max`) sets on a cgroup
 /// or on one of the levels above it; `None` where nothing limits it.
 pub(crate) fn effective_limit(cgroup: &Path, file: &str) -> Option<u64> {
@@ -100,19 +125,39 @@ fn levels(cgroup: &Path) -> impl Iterator<Item = &Path> {
         .take_while(|level| *level != Path::new(ROOT))
 }
 
-/// A counter of a flat keyed file (`memory.events`, `pids.events`).
-pub(crate) fn event_count(cgroup: &Path, file: &str, key: &str) -> u64 {
-    std::fs::read_to_string(cgroup.join(file))
-        .ok()
-        .and_then(|text| {
-            text.lines()
-                .find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
-        })
-        .unwrap_or(0)
+/// Counters of a flat keyed file (`memory.events`, `cgroup.events`). It is
+/// kept open: it is read after every command.
+#[derive(Debug)]
+pub(crate) struct Events {
+    /// None where the kernel has no such file: then nothing is ever counted.
+    file: Option<File>,
 }
 
-/// The cgroup of one command, below that of its container: the container's
-/// caps hold for it, nothing inside can leave it, and the host can end all
+impl Events {
+    pub(crate) fn open(cgroup: &Path, name: &str) -> Events {
+        let file = File::open(cgroup.join(name));
+        if let Err(error) = &file {
+            log::warn!("cannot open {name:?} of {cgroup:?}: {error}");
+        }
+        Events { file: file.ok() }
+    }
+
+    /// The value of `key`; 0 once the cgroup is gone.
+    pub(crate) fn count(&self, key: &str) -> u64 {
+        let mut buffer = [0; 512];
+        let read = |file: &File| file.read_at(&mut buffer, 0);
+        let length = self.file.as_ref().map_or(Ok(0), read).unwrap_or_default();
+        let text =
+            std::str::from_utf8(buffer.get(..length).unwrap_or_default()).unwrap_or_default();
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+        value.and_then(|value| value.parse().ok()).unwrap_or(0)
+    }
+}
+
+/// The cgroup of one command, below the scope of its container: the
+/// container's caps hold for it, nothing inside can leave it, and the host can end all
 /// that is in it at once, whatever it has forked.
 #[derive(Debug)]
 pub(crate) struct CommandCgroup {
@@ -120,8 +165,8 @@ pub(crate) struct CommandCgroup {
 }
 
 impl CommandCgroup {
-    pub(crate) fn create(container: &Path, id: u64) -> io::Result<CommandCgroup> {
-        let path = container.join(format!("command-{id}"));
+    pub(crate) fn create(base: &Path, id: u64) -> io::Result<CommandCgroup> {
+        let path = base.join(format!("command-{id}"));
         std::fs::create_dir(&path)?;
         Ok(CommandCgroup { path })
     }
@@ -137,7 +182,7 @@ impl CommandCgroup {
     }
 
     pub(crate) fn is_populated(&self) -> bool {
-        event_count(&self.path, "cgroup.events", "populated ") != 0
+        Events::open(&self.path, "cgroup.events").count("populated") != 0
     }
 
     /// Host process ids of all that is in it.
@@ -165,7 +210,7 @@ impl CommandCgroup {
         for (pid, pidfd) in pinned {
             if still.contains(&pid) {
                 // It may have ended by itself meanwhile.
-                drop(rustix::process::pidfd_send_signal(pidfd, Signal::TERM));
+                let _ = rustix::process::pidfd_send_signal(pidfd, Signal::TERM);
             }
         }
     }
@@ -210,8 +255,9 @@ mod tests {
     fn event_counters_are_found_by_their_whole_key() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("memory.events"), "oom 3\noom_kill 2\n").unwrap();
-        assert_eq!(event_count(dir.path(), "memory.events", "oom_kill "), 2);
-        assert_eq!(event_count(dir.path(), "memory.events", "low "), 0);
-        assert_eq!(event_count(dir.path(), "missing", "low "), 0);
+        let events = Events::open(dir.path(), "memory.events");
+        assert_eq!((events.count("oom_kill"), events.count("oom")), (2, 3));
+        assert_eq!(events.count("low"), 0);
+        assert_eq!(Events::open(dir.path(), "missing").count("low"), 0);
     }
 }

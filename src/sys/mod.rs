@@ -5,3 +5,8 @@ pub(crate) mod cgroup;
 pub(crate) mod fdpass;
 pub(crate) mod inherit;
 pub(crate) mod mountinfo;
+pub(crate) mod process;
+pub(crate) mod signal;
+pub(crate) mod spawn;
+pub(crate) mod terminal;
+pub(crate) mod user;

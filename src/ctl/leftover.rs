@@ -1,0 +1,205 @@
+//! Containers that carry our labels, as podman knows them.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::MemfdFlags;
+use serde::Deserialize;
+
+use crate::ctl::CtlError;
+use crate::workspace::SessionId;
+
+const PREFIX_LABEL: &str = "umwelt.prefix";
+const SID_LABEL: &str = "umwelt.sid";
+const WORKSPACE_LABEL: &str = "umwelt.workspace";
+/// podman can wait for a lock of its own for ever.
+const PODMAN_WAIT: Duration = Duration::from_secs(20);
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Container {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) sid: SessionId,
+    pub(super) workspace: Option<String>,
+}
+
+/// What podman says of a container; it adds fields as it likes.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Entry {
+    id: String,
+    #[serde(default)]
+    names: Option<Vec<String>>,
+    #[serde(default)]
+    labels: Option<std::collections::BTreeMap<String, String>>,
+}
+
+/// All containers with our prefix, running or not.
+pub(super) fn find_all(prefix: &str) -> Result<Vec<Container>, CtlError> {
+    let output = podman(&[
+        "ps",
+        "--all",
+        "--no-trunc",
+        "--filter",
+        &format!("label={PREFIX_LABEL}={prefix}"),
+        "--format",
+        "json",
+    ])?;
+    parse(&output, prefix)
+}
+
+pub(super) fn find(prefix: &str, sid: &SessionId) -> Result<Vec<Container>, CtlError> {
+    let mut found = find_all(prefix)?;
+    found.retain(|container| container.sid == *sid);
+    Ok(found)
+}
+
+/// Removes by id: the name may belong to a new container by now.
+pub(super) fn remove(container: &Container) -> Result<(), CtlError> {
+    podman(&["rm", "--force", "--time", "0", &container.id]).map(drop)
+}
+
+/// Only what carries both labels is ours; the filter is not taken on trust.
+fn parse(json: &[u8], prefix: &str) -> Result<Vec<Container>, CtlError> {
+    let json = json.trim_ascii();
+    if json.is_empty() {
+        return Ok(Vec::new());
+    }
+    let entries: Vec<Entry> = serde_json::from_slice(json).map_err(|error| CtlError::Podman {
+        call: "podman ps".to_owned(),
+        problem: format!("cannot read its answer: {error}"),
+    })?;
+    Ok(entries
+        .into_iter()
+        .filter_map(|entry| from_entry(entry, prefix))
+        .collect())
+}
+
+fn from_entry(entry: Entry, prefix: &str) -> Option<Container> {
+    let labels = entry.labels?;
+    if labels.get(PREFIX_LABEL)? != prefix {
+        return None;
+    }
+    let sid = SessionId::parse(labels.get(SID_LABEL)?)?;
+    let is_id = entry.id.len() >= 12 && entry.id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_id.then(|| Container {
+        name: entry
+            .names
+            .and_then(|names| names.into_iter().next())
+            .unwrap_or_else(|| entry.id.clone()),
+        id: entry.id,
+        sid,
+        workspace: labels.get(WORKSPACE_LABEL).cloned(),
+    })
+}
+
+/// Runs the local podman and returns what it printed.
+fn podman(args: &[&str]) -> Result<Vec<u8>, CtlError> {
+    let failed = |problem: String| CtlError::Podman {
+        call: format!("podman {}", args.join(" ")),
+        problem,
+    };
+    let run = || -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
+        let (mut stdout, mut stderr) = (memory_file()?, memory_file()?);
+        let child = Command::new("podman")
+            .args(args)
+            // The sandboxes are of this machine; podman must not ask another.
+            .env_remove("CONTAINER_HOST")
+            .env_remove("CONTAINER_CONNECTION")
+            .stdin(Stdio::null())
+            .stdout(stdout.try_clone()?)
+            .stderr(stderr.try_clone()?)
+            .spawn()?;
+        let status = wait(child, Instant::now() + PODMAN_WAIT)?;
+        Ok((status, contents(&mut stdout)?, contents(&mut stderr)?))
+    };
+    match run() {
+        Ok((status, stdout, _)) if status.success() => Ok(stdout),
+        Ok((status, _, stderr)) => {
+            let stderr = String::from_utf8_lossy(&stderr);
+            let last = stderr.lines().rfind(|line| !line.trim().is_empty());
+            Err(failed(
+                last.map_or_else(|| status.to_string(), str::to_owned),
+            ))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(CtlError::NoPodman),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+/// Output goes to memory rather than to a pipe, which somebody would have to
+/// empty while waiting.
+fn memory_file() -> io::Result<File> {
+    Ok(rustix::fs::memfd_create("podman", MemfdFlags::CLOEXEC)?.into())
+}
+
+fn contents(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn wait(mut child: Child, deadline: Instant) -> io::Result<ExitStatus> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() >= deadline {
+            child.kill()?;
+            child.wait()?;
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("it took more than {} s", PODMAN_WAIT.as_secs()),
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    fn found(labels: &str) -> usize {
+        let json = format!(r#"[{{"Id":"{ID}","Names":["n"],"Labels":{labels},"Pid":0}}]"#);
+        parse(json.as_bytes(), "umwelt").unwrap().len()
+    }
+
+    #[test]
+    fn only_containers_with_both_labels_are_ours() {
+        assert_eq!(
+            found(r#"{"umwelt.prefix":"umwelt","umwelt.sid":"deadbeef"}"#),
+            1
+        );
+        for labels in [
+            "null",
+            "{}",
+            r#"{"umwelt.prefix":"umwelt"}"#,
+            r#"{"umwelt.sid":"deadbeef"}"#,
+            r#"{"umwelt.prefix":"other","umwelt.sid":"deadbeef"}"#,
+            r#"{"umwelt.prefix":"umwelt","umwelt.sid":"../x"}"#,
+        ] {
+            assert_eq!(found(labels), 0, "{labels}");
+        }
+    }
+
+    #[test]
+    fn an_id_that_could_be_an_option_is_passed_over() {
+        let json =
+            r#"[{"Id":"--all","Labels":{"umwelt.prefix":"umwelt","umwelt.sid":"deadbeef"}}]"#;
+        assert_eq!(parse(json.as_bytes(), "umwelt").unwrap(), []);
+    }
+
+    #[test]
+    fn no_containers_can_be_nothing_or_an_empty_list() {
+        for json in ["", "\n", "[]", "[]\n"] {
+            assert_eq!(parse(json.as_bytes(), "umwelt").unwrap(), []);
+        }
+        assert!(parse(b"Error: x", "umwelt").is_err());
+    }
+}

@@ -1,0 +1,182 @@
+//! Facts -> the text that a person or a program reads. Pure.
+
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::text;
+
+/// Rows under a heading, aligned; the last column may be of any width.
+/// Whatever a cell holds is made safe to show.
+pub(super) fn render_table<const N: usize>(heading: [&str; N], rows: &[[Cell; N]]) -> String {
+    let heading = heading.map(Cell::plain);
+    let mut widths = [0; N];
+    for row in std::iter::once(&heading).chain(rows) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.text.chars().count());
+        }
+    }
+    let mut out = String::new();
+    for row in std::iter::once(&heading).chain(rows) {
+        let mut line = String::new();
+        for (width, cell) in widths.iter().zip(row) {
+            line.push_str(&cell.painted());
+            let used = cell.text.chars().count();
+            line.push_str(&" ".repeat(width - used + 2));
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[derive(Debug)]
+pub(super) struct Cell {
+    text: String,
+    colour: Option<Colour>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Colour {
+    Green,
+    Yellow,
+    Red,
+}
+
+impl Cell {
+    pub(super) fn plain(text: impl AsRef<str>) -> Cell {
+        Cell {
+            text: text::printable(text.as_ref()),
+            colour: None,
+        }
+    }
+
+    pub(super) fn coloured(text: &str, colour: Option<Colour>) -> Cell {
+        Cell {
+            colour,
+            ..Cell::plain(text)
+        }
+    }
+
+    fn painted(&self) -> String {
+        let code = match self.colour {
+            None => return self.text.clone(),
+            Some(Colour::Green) => 32,
+            Some(Colour::Yellow) => 33,
+            Some(Colour::Red) => 31,
+        };
+        format!("\x1b[{code}m{}\x1b[0m", self.text)
+    }
+}
+
+/// Colour is for a terminal, and only where nobody has asked for none
+/// (no-color.org).
+pub(super) fn wants_colour() -> bool {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    rustix::termios::isatty(rustix::stdio::stdout())
+        && set("NO_COLOR").is_none()
+        && set("TERM").is_some_and(|term| term != "dumb")
+}
+
+/// Exact for a program, and harmless for the terminal of a person who looks:
+/// JSON leaves DEL, C1 controls and characters that reorder text as they are.
+pub(super) fn render_json(value: &impl Serialize) -> Result<String, Error> {
+    let json = serde_json::to_string_pretty(value)
+        .map_err(|error| Error::io("write JSON", std::io::Error::from(error)))?;
+    let mut out = String::with_capacity(json.len() + 1);
+    for c in json.chars() {
+        // Line feeds stand between the values only; inside they are escaped.
+        if c != '\n' && text::is_unsafe(c) {
+            let mut units = [0; 2];
+            for unit in c.encode_utf16(&mut units) {
+                out.push_str(&format!("\\u{unit:04x}"));
+            }
+        } else {
+            out.push(c);
+        }
+    }
+    out.push('\n');
+    Ok(out)
+}
+
+/// The two largest units: `3d 4h`, `5m 6s`, `7s`.
+pub(super) fn render_duration(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
+        (0, _, _) => format!("{hours}h {}m", minutes % 60),
+        _ => format!("{days}d {}h", hours % 24),
+    }
+}
+
+/// In the unit of the configuration that leaves no more than one decimal.
+pub(super) fn render_size(bytes: u64) -> String {
+    const UNITS: [(&str, u32); 4] = [("t", 40), ("g", 30), ("m", 20), ("k", 10)];
+    for (unit, shift) in UNITS {
+        let (whole, rest) = (bytes >> shift, bytes & ((1 << shift) - 1));
+        if whole > 0 {
+            let tenth = (u128::from(rest) * 10) >> shift;
+            return match tenth {
+                0 => format!("{whole}{unit}"),
+                tenth => format!("{whole}.{tenth}{unit}"),
+            };
+        }
+    }
+    bytes.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_lines_have_no_tail() {
+        let rows = [
+            [Cell::plain("a"), Cell::coloured("b", Some(Colour::Red))],
+            [Cell::plain("long"), Cell::plain("")],
+        ];
+        let table = render_table(["A", "B"], &rows);
+        assert_eq!(table, "A     B\na     \x1b[31mb\x1b[0m\nlong\n");
+    }
+
+    #[test]
+    fn a_name_can_neither_paint_nor_forge_a_row() {
+        let rows = [[Cell::plain("x\x1b[31m\nready")]];
+        assert_eq!(render_table(["A"], &rows), "A\nx\\x1b[31m\\nready\n");
+    }
+
+    #[test]
+    fn json_is_exact_and_harmless() {
+        let value = "a\n\x1b\u{7f}\u{9b}\u{202e}é";
+        let json = render_json(&value).unwrap();
+        assert_eq!(json, "\"a\\n\\u001b\\u007f\\u009b\\u202eé\"\n");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), value);
+    }
+
+    #[test]
+    fn durations_show_two_units() {
+        for (seconds, shown) in [
+            (0, "0s"),
+            (59, "59s"),
+            (61, "1m 1s"),
+            (7260, "2h 1m"),
+            (93_600, "1d 2h"),
+        ] {
+            assert_eq!(render_duration(seconds), shown);
+        }
+    }
+
+    #[test]
+    fn sizes_are_written_as_in_the_configuration() {
+        for (bytes, shown) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1k"),
+            (512 << 20, "512m"),
+            (3 << 29, "1.5g"),
+            (u64::MAX, "16777215.9t"),
+        ] {
+            assert_eq!(render_size(bytes), shown);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! `umwelt-ctl status`: all sandboxes of this user, running and dead.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::api::{ApiError, State, StatusReply};
+use crate::cli;
+use crate::ctl::args::{Args, Operands, Subcommand};
+use crate::ctl::leftover;
+use crate::ctl::output::{self, Cell, Colour};
+use crate::ctl::peer::{self, Presence};
+use crate::ctl::place::Place;
+use crate::error::Error;
+use crate::workspace::{Names, SessionId};
+
+pub(super) const SUBCOMMAND: Subcommand = Subcommand {
+    name: "status",
+    help: "\
+Usage: umwelt-ctl status [--json]
+
+Shows all sandboxes: the session id, the state, how long the control plane has
+run, commands running and in all, clients, and the workspace.
+
+A sandbox is dead when nobody answers on its socket, or when a container is
+left without a control plane; \"umwelt-ctl stop --hard\" removes what is left.
+One is hung when its control plane does not answer within 2 seconds.
+
+Options:
+      --json     print a JSON array, one object per sandbox
+  -h, --help     print this help and exit
+  -V, --version  print the version and exit
+",
+    options: &["json"],
+    operands: Operands::None,
+    run,
+};
+
+/// What is known of one session id.
+#[derive(Debug)]
+struct Sandbox {
+    sid: SessionId,
+    condition: Condition,
+    /// From the label of a container that was left.
+    workspace: Option<String>,
+    containers: Vec<String>,
+}
+
+#[derive(Debug)]
+enum Condition {
+    Live(StatusReply),
+    /// Somebody listens, and says nothing that can be understood.
+    Hung(ApiError),
+    Dead,
+}
+
+fn run(args: Args) -> Result<ExitCode, Error> {
+    let sandboxes = collect(&Place::load()?)?;
+    if args.json {
+        let rows: Vec<Row<'_>> = sandboxes.iter().map(Row::from).collect();
+        return Ok(cli::print(&output::render_json(&rows)?));
+    }
+    for sandbox in &sandboxes {
+        if let Condition::Hung(error) = &sandbox.condition {
+            log::warn!("no status of {}: {error}", sandbox.sid);
+        }
+    }
+    Ok(cli::print(&render(&sandboxes, output::wants_colour())))
+}
+
+/// By session id: what has a socket, then what has only a container.
+fn collect(place: &Place) -> Result<Vec<Sandbox>, Error> {
+    let mut sandboxes = BTreeMap::new();
+    for sid in sids_with_a_socket(place)? {
+        if let Some(condition) = ask(place, &sid)? {
+            sandboxes.insert(sid.to_string(), Sandbox::new(sid, condition));
+        }
+    }
+    let containers = leftover::find_all(&place.prefix).unwrap_or_else(|error| {
+        log::warn!("containers of dead sandboxes are not shown: {error}");
+        Vec::new()
+    });
+    for container in containers {
+        let sandbox = match sandboxes.entry(container.sid.to_string()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => {
+                // It may have come up since the sockets were looked at.
+                let condition = ask(place, &container.sid)?.unwrap_or(Condition::Dead);
+                unknown.insert(Sandbox::new(container.sid, condition))
+            }
+        };
+        sandbox.workspace = sandbox.workspace.take().or(container.workspace);
+        sandbox.containers.push(container.name);
+    }
+    Ok(sandboxes.into_values().collect())
+}
+
+fn sids_with_a_socket(place: &Place) -> Result<Vec<SessionId>, Error> {
+    let runtime = &place.dirs.runtime;
+    let failed = |error| Error::io(format!("read {runtime:?}"), error);
+    let mut sids = Vec::new();
+    for entry in std::fs::read_dir(runtime).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let sid = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| sid_in(name, &place.prefix));
+        if let Some(sid) = sid
+            && peer::is_socket(&entry.path())
+        {
+            sids.push(sid);
+        }
+    }
+    Ok(sids)
+}
+
+/// The session id in `PREFIX-SID.sock`.
+fn sid_in(name: &str, prefix: &str) -> Option<SessionId> {
+    let rest = name.strip_prefix(prefix)?.strip_prefix('-')?;
+    SessionId::parse(rest.strip_suffix(".sock")?)
+}
+
+/// `None` where the socket has gone meanwhile.
+fn ask(place: &Place, sid: &SessionId) -> Result<Option<Condition>, Error> {
+    let socket = Names::new(&place.prefix, sid, &place.dirs).socket;
+    Ok(match peer::presence(&socket)? {
+        Presence::Absent => None,
+        Presence::Dead => Some(Condition::Dead),
+        Presence::Listening(_) => Some(match peer::status(&socket) {
+            Ok(status) => Condition::Live(status),
+            Err(error) => Condition::Hung(error),
+        }),
+    })
+}
+
+impl Sandbox {
+    fn new(sid: SessionId, condition: Condition) -> Sandbox {
+        Sandbox {
+            sid,
+            condition,
+            workspace: None,
+            containers: Vec::new(),
+        }
+    }
+
+    fn state(&self) -> &'static str {
+        match &self.condition {
+            Condition::Live(status) => status.state.as_str(),
+            Condition::Hung(_) => "hung",
+            Condition::Dead => "dead",
+        }
+    }
+
+    fn colour(&self) -> Colour {
+        match &self.condition {
+            Condition::Live(status) if status.state == State::Ready => Colour::Green,
+            Condition::Live(_) => Colour::Yellow,
+            Condition::Hung(_) | Condition::Dead => Colour::Red,
+        }
+    }
+
+    fn live(&self) -> Option<&StatusReply> {
+        match &self.condition {
+            Condition::Live(status) => Some(status),
+            Condition::Hung(_) | Condition::Dead => None,
+        }
+    }
+
+    fn workspace(&self) -> Option<&str> {
+        match self.live() {
+            Some(status) => Some(&status.workspace),
+            None => self.workspace.as_deref(),
+        }
+    }
+}
+
+fn render(sandboxes: &[Sandbox], colour: bool) -> String {
+    if sandboxes.is_empty() {
+        return "no sandboxes\n".to_owned();
+    }
+    let rows: Vec<_> = sandboxes
+        .iter()
+        .map(|sandbox| {
+            let live = sandbox.live();
+            let fact = |fact: fn(&StatusReply) -> String| {
+                Cell::plain(live.map_or_else(|| "-".to_owned(), fact))
+            };
+            [
+                Cell::plain(sandbox.sid.as_str()),
+                Cell::coloured(sandbox.state(), colour.then(|| sandbox.colour())),
+                fact(|live| output::render_duration(live.uptime_s)),
+                fact(|live| format!("{}/{}", live.commands_running, live.commands_total)),
+                fact(|live| live.clients.to_string()),
+                Cell::plain(sandbox.workspace().unwrap_or("-")),
+            ]
+        })
+        .collect();
+    output::render_table(
+        ["SID", "STATE", "UPTIME", "CMDS", "CLIENTS", "WORKSPACE"],
+        &rows,
+    )
+}
+
+/// One sandbox as JSON; what a dead one cannot tell is null.
+#[derive(Serialize)]
+struct Row<'a> {
+    sid: &'a str,
+    state: &'a str,
+    workspace: Option<&'a str>,
+    containers: Vec<&'a str>,
+    pid: Option<u32>,
+    uptime_s: Option<u64>,
+    restarts: Option<u32>,
+    clients: Option<u32>,
+    commands_running: Option<u32>,
+    commands_total: Option<u64>,
+    network: Option<&'a str>,
+    image: Option<&'a str>,
+    launched: Option<bool>,
+    version: Option<&'a str>,
+    /// Why a hung one is called hung.
+    problem: Option<&'a str>,
+}
+
+impl<'a> From<&'a Sandbox> for Row<'a> {
+    fn from(sandbox: &'a Sandbox) -> Row<'a> {
+        let live = sandbox.live();
+        let mut containers: Vec<&str> = sandbox.containers.iter().map(String::as_str).collect();
+        if let Some(live) = live
+            && !containers.contains(&live.container.as_str())
+        {
+            containers.push(&live.container);
+        }
+        Row {
+            sid: sandbox.sid.as_str(),
+            state: sandbox.state(),
+            workspace: sandbox.workspace(),
+            containers,
+            pid: live.map(|live| live.pid),
+            uptime_s: live.map(|live| live.uptime_s),
+            restarts: live.map(|live| live.restarts),
+            clients: live.map(|live| live.clients),
+            commands_running: live.map(|live| live.commands_running),
+            commands_total: live.map(|live| live.commands_total),
+            network: live.map(|live| live.network.as_str()),
+            image: live.map(|live| live.image.as_str()),
+            launched: live.map(|live| live.launched),
+            version: live.map(|live| live.version.as_str()),
+            problem: match &sandbox.condition {
+                Condition::Hung(error) => Some(&error.message),
+                Condition::Live(_) | Condition::Dead => None,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn live() -> Sandbox {
+        let status = serde_json::from_value(serde_json::json!({
+            "version": "0.1.0", "sid": "00000001", "workspace": "/w\u{1b}[2J", "state": "ready",
+            "pid": 7, "container": "umwelt-00000001", "image": "i", "init_pid": null,
+            "uptime_s": 61, "restarts": 0, "clients": 2, "commands_running": 1,
+            "commands_total": 12, "network": "none", "launched": true,
+        }))
+        .unwrap();
+        Sandbox::new(
+            SessionId::parse("00000001").unwrap(),
+            Condition::Live(status),
+        )
+    }
+
+    fn dead() -> Sandbox {
+        Sandbox::new(SessionId::parse("00000002").unwrap(), Condition::Dead)
+    }
+
+    #[test]
+    fn table_shows_live_and_dead() {
+        assert_eq!(
+            render(&[live(), dead()], false),
+            "SID       STATE  UPTIME  CMDS  CLIENTS  WORKSPACE\n\
+             00000001  ready  1m 1s   1/12  2        /w\\x1b[2J\n\
+             00000002  dead   -       -     -        -\n"
+        );
+        assert_eq!(render(&[], false), "no sandboxes\n");
+    }
+
+    #[test]
+    fn colour_is_only_there_when_wanted() {
+        assert!(render(&[dead()], true).contains("\x1b[31mdead\x1b[0m"));
+        assert!(!render(&[dead()], false).contains('\x1b'));
+    }
+
+    #[test]
+    fn socket_names_are_matched_whole() {
+        assert!(sid_in("umwelt-0123abcd.sock", "umwelt").is_some());
+        for name in [
+            "umwelt-0123abcd.sock2",
+            "umwelt-0123abcd.lock",
+            "umwelt2-0123abcd.sock",
+            "umwelt-x-0123abcd.sock",
+            "umwelt-0123abc.sock",
+            "umwelt-0123ABCD.sock",
+        ] {
+            assert!(sid_in(name, "umwelt").is_none(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! `umwelt-ctl stop`: ends a sandbox; with `--hard` also one whose control
+//! plane is dead or hangs. What does not carry our labels is never touched.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use crate::api::client::Client;
+use crate::api::{Call, Empty, ErrorKind};
+use crate::cli;
+use crate::ctl::args::{Args, Operands, Subcommand};
+use crate::ctl::leftover::{self, Container};
+use crate::ctl::peer::{self, Peer, Presence};
+use crate::ctl::place::{Place, Target};
+use crate::ctl::{CLIENT, CtlError};
+use crate::error::Error;
+use crate::text;
+
+pub(super) const SUBCOMMAND: Subcommand = Subcommand {
+    name: "stop",
+    help: "\
+Usage: umwelt-ctl stop [--hard] [WORKSPACE]
+
+Ends a sandbox and all that runs in it, and waits until it is gone. Left out,
+WORKSPACE is the current directory; it may be a directory that is gone.
+
+Options:
+      --hard     kill a control plane that does not answer within 2 seconds or
+                 end within 10, and remove the container and the socket that a
+                 dead one has left
+  -h, --help     print this help and exit
+  -V, --version  print the version and exit
+",
+    options: &["hard"],
+    operands: Operands::Workspace,
+    run,
+};
+
+const WAIT: Duration = Duration::from_secs(30);
+/// With `--hard`, before the control plane is killed.
+const HARD_WAIT: Duration = Duration::from_secs(10);
+/// A killed process is gone at once, unless the kernel is busy with it.
+const KILL_WAIT: Duration = Duration::from_secs(5);
+/// A control plane shakes hands at once, whatever else it does.
+const HELLO_WAIT: Duration = Duration::from_secs(5);
+/// A process that has closed its socket may still be ending.
+const END_WAIT: Duration = Duration::from_secs(1);
+/// The lock goes with its holder.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(50);
+
+fn run(args: Args) -> Result<ExitCode, Error> {
+    let place = Place::load()?;
+    let target = place.target(args.workspace.as_deref())?;
+    let stop = Stop {
+        target: &target,
+        prefix: &place.prefix,
+    };
+    let done = match (peer::presence(&target.names.socket)?, args.hard) {
+        (Presence::Listening(peer), false) => stop.gracefully(peer.as_ref(), WAIT)?,
+        (Presence::Listening(peer), true) => stop.by_force(peer.as_ref())?,
+        (Presence::Dead | Presence::Absent, true) => stop.clear()?,
+        (Presence::Dead, false) => return Err(target.not_running(true)),
+        (Presence::Absent, false) => {
+            let containers = stop.containers_or_none();
+            return Err(target.not_running(!containers.is_empty()));
+        }
+    };
+    Ok(cli::print(&done))
+}
+
+struct Stop<'a> {
+    target: &'a Target,
+    prefix: &'a str,
+}
+
+impl Stop<'_> {
+    /// Asks the control plane to end, and waits until nothing is left of it.
+    fn gracefully(&self, peer: Option<&Peer>, wait: Duration) -> Result<String, Error> {
+        let deadline = Instant::now() + wait;
+        let containers = self.containers_or_none();
+        self.ask_to_end(peer, deadline)?;
+        if !self.is_gone(peer, deadline)? || !self.are_gone(&containers, deadline) {
+            return Err(self.still_there(wait));
+        }
+        Ok(self.line("stopped the sandbox"))
+    }
+
+    fn ask_to_end(&self, peer: Option<&Peer>, deadline: Instant) -> Result<(), Error> {
+        let socket = &self.target.names.socket;
+        let shutdown = || {
+            let hello = deadline.min(Instant::now() + HELLO_WAIT);
+            let (mut client, _) = Client::connect_by(socket, CLIENT, false, hello)?;
+            peer::ask::<serde_json::Value>(&mut client, Call::Shutdown(Empty {}), deadline)
+        };
+        match (shutdown(), peer) {
+            (Ok(_), _) => Ok(()),
+            // It may go before its answer does. Whether it has is seen next.
+            (Err(error), _) if error.kind == ErrorKind::Stopping => Ok(()),
+            (Err(error), Some(peer))
+                if error.kind == ErrorKind::Unreachable
+                    && peer.ended_by(Instant::now() + END_WAIT) =>
+            {
+                Ok(())
+            }
+            // A control plane of another version has no other common language.
+            (Err(error), Some(peer)) if error.kind == ErrorKind::Version => {
+                peer.signal(Signal::TERM)
+            }
+            (Err(error), _) => Err(error
+                .with_hint(CtlError::hard_hint(&self.target.shown))
+                .into()),
+        }
+    }
+
+    /// Waits for the end of the process, which removes its socket before. The
+    /// socket of a successor that a client has launched does not count.
+    fn is_gone(&self, peer: Option<&Peer>, deadline: Instant) -> Result<bool, Error> {
+        if peer.is_some_and(|peer| !peer.ended_by(deadline)) {
+            return Ok(false);
+        }
+        loop {
+            let gone = match (peer::presence(&self.target.names.socket)?, peer) {
+                (Presence::Absent, _) => true,
+                (Presence::Dead, _) => return Err(self.target.not_running(true)),
+                (Presence::Listening(Some(now)), Some(peer)) => now.pid() != peer.pid(),
+                _ => false,
+            };
+            if gone || Instant::now() >= deadline {
+                return Ok(gone);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Waits for the containers that were there before.
+    fn are_gone(&self, containers: &[Container], deadline: Instant) -> bool {
+        while !containers.is_empty() {
+            let now = self.containers_or_none();
+            let left = containers.iter().any(|container| now.contains(container));
+            if !left || Instant::now() >= deadline {
+                return !left;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        true
+    }
+
+    /// Gracefully if that works; else kills the control plane, and then
+    /// removes what it has left.
+    fn by_force(&self, peer: Option<&Peer>) -> Result<String, Error> {
+        let answers = match peer::status(&self.target.names.socket) {
+            Err(error) if error.kind == ErrorKind::Unreachable => Err(error.into()),
+            _ => Ok(()),
+        };
+        let problem = match answers.and_then(|()| self.gracefully(peer, HARD_WAIT)) {
+            Ok(done) => return Ok(done),
+            Err(problem) => problem,
+        };
+        let Some(peer) = peer else {
+            return Err(problem);
+        };
+        if peer.ended_by(Instant::now() + END_WAIT) {
+            return self.clear();
+        }
+        log::warn!(
+            "killing the control plane, process {}: {problem}",
+            peer.pid().as_raw_pid()
+        );
+        peer.signal(Signal::KILL)?;
+        if !peer.ended_by(Instant::now() + KILL_WAIT) {
+            return Err(self.still_there(KILL_WAIT));
+        }
+        let mut done = self.line("killed the control plane");
+        match self.clear() {
+            Ok(cleared) => done.push_str(&cleared),
+            Err(Error::Ctl(CtlError::NotRunning { .. })) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(done)
+    }
+
+    /// Removes what a dead control plane has left. The lock keeps a new one
+    /// from starting meanwhile, whose container would carry the same labels.
+    fn clear(&self) -> Result<String, Error> {
+        let socket = peer::presence(&self.target.names.socket)?;
+        if matches!(socket, Presence::Absent) && self.containers_or_none().is_empty() {
+            return Err(self.target.not_running(false));
+        }
+        let _lock = self.lock()?;
+        let mut done = String::new();
+        let mut problems = Vec::new();
+        for container in self.containers_or_none() {
+            match leftover::remove(&container) {
+                Ok(()) => done.push_str(&removed("container", &container.name)),
+                Err(error) => problems.push(error.to_string()),
+            }
+        }
+        match self.remove_socket() {
+            Ok(Some(line)) => done.push_str(&line),
+            Ok(None) => {}
+            Err(error) => problems.push(error.to_string()),
+        }
+        if problems.is_empty() {
+            return Ok(done);
+        }
+        cli::print(&done);
+        Err(CtlError::Teardown(problems).into())
+    }
+
+    /// Takes the lock that a control plane holds for life, as it does: flock(2).
+    fn lock(&self) -> Result<File, Error> {
+        let path = &self.target.names.lock;
+        let failed = |error| Error::io(format!("lock {path:?}"), error);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(path)
+            .map_err(failed)?;
+        let deadline = Instant::now() + LOCK_WAIT;
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(file),
+                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(CtlError::Held {
+                        what: self.target.shown.clone(),
+                    }
+                    .into());
+                }
+                Err(error) => return Err(failed(error.into())),
+            }
+        }
+    }
+
+    /// Only the socket itself, and only while nobody listens on it.
+    fn remove_socket(&self) -> Result<Option<String>, Error> {
+        let socket = &self.target.names.socket;
+        if !matches!(peer::presence(socket)?, Presence::Dead) || !peer::is_socket(socket) {
+            return Ok(None);
+        }
+        std::fs::remove_file(socket)
+            .map_err(|error| Error::io(format!("remove {socket:?}"), error))?;
+        Ok(Some(removed("socket", &socket.to_string_lossy())))
+    }
+
+    /// Where podman cannot tell, the control plane's word must do.
+    fn containers_or_none(&self) -> Vec<Container> {
+        leftover::find(self.prefix, &self.target.sid).unwrap_or_else(|error| {
+            log::warn!("containers are not looked at: {error}");
+            Vec::new()
+        })
+    }
+
+    fn still_there(&self, wait: Duration) -> Error {
+        CtlError::StillThere {
+            what: self.target.shown.clone(),
+            after_s: wait.as_secs(),
+        }
+        .into()
+    }
+
+    fn line(&self, what: &str) -> String {
+        format!("{what} of {}\n", text::printable(&self.target.shown))
+    }
+}
+
+fn removed(what: &str, name: &str) -> String {
+    format!("removed {what} {}\n", text::printable(name))
+}

@@ -1,0 +1,200 @@
+//! A user of his own for each test: home, XDG places, a podman that only
+//! writes down what it is asked.
+
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::control_plane::{Connection, ControlPlane};
+
+pub(crate) struct Home {
+    root: PathBuf,
+    pub(crate) workspace: String,
+    pub(crate) sid: String,
+    _temp: tempfile::TempDir,
+}
+
+impl Home {
+    pub(crate) fn new() -> Home {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path().canonicalize().unwrap();
+        for dir in ["home", "runtime", "config", "data", "state", "bin", "ws"] {
+            std::fs::create_dir(root.join(dir)).unwrap();
+        }
+        let private = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(root.join("runtime"), private).unwrap();
+        let workspace = root.join("ws").to_str().unwrap().to_owned();
+        let home = Home {
+            sid: sid_of(&workspace),
+            workspace,
+            root,
+            _temp: temp,
+        };
+        home.podman("[]");
+        home
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path(&format!("runtime/umwelt-{}.sock", self.sid))
+    }
+
+    /// Makes podman print this when it is asked for containers. It forgets a
+    /// container that it is told to remove.
+    pub(crate) fn podman(&self, containers: &str) {
+        std::fs::write(self.path("containers"), containers).unwrap();
+        let script = format!(
+            "#!/bin/sh\nroot='{}'\necho \"$*\" >> \"$root/podman.log\"\n\
+             case $1 in\nps) cat \"$root/containers\" ;;\n\
+             rm) echo '[]' > \"$root/containers\" ;;\n*) exit 125 ;;\nesac\n",
+            self.root.display()
+        );
+        // Written by a shell: while this process has it open for writing,
+        // a child forked by another test would keep it busy (ETXTBSY).
+        let path = self.path("bin/podman");
+        let made = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o755)
+            .open(&path);
+        if made.is_ok() {
+            drop(made);
+            let status = Command::new("sh")
+                .args(["-c", "printf %s \"$1\" > \"$2\"", "sh", &script])
+                .arg(&path)
+                .status();
+            assert!(status.unwrap().success());
+        }
+    }
+
+    pub(crate) fn no_podman(&self) {
+        std::fs::remove_file(self.path("bin/podman")).unwrap();
+    }
+
+    pub(crate) fn podman_log(&self) -> String {
+        std::fs::read_to_string(self.path("podman.log")).unwrap_or_default()
+    }
+
+    pub(crate) fn control_plane(&self) -> ControlPlane {
+        self.control_plane_with(|_, _| false)
+    }
+
+    pub(crate) fn control_plane_with(
+        &self,
+        hook: impl Fn(&Connection, &Value) -> bool + Send + Sync + 'static,
+    ) -> ControlPlane {
+        ControlPlane::start(&self.socket(), &self.workspace, &self.sid, Box::new(hook))
+    }
+
+    pub(crate) fn ctl(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_umwelt"));
+        command.arg0("umwelt-ctl").args(args);
+        self.prepare(&mut command);
+        command
+    }
+
+    /// As `ctl`, in a session of its own on the terminal that is its stdin.
+    pub(crate) fn ctl_on_terminal(&self, args: &[&str]) -> Command {
+        let link = self.path("umwelt-ctl");
+        drop(std::os::unix::fs::symlink(
+            env!("CARGO_BIN_EXE_umwelt"),
+            &link,
+        ));
+        let mut command = Command::new("setsid");
+        command.arg("--ctty").arg(link).args(args);
+        self.prepare(&mut command);
+        command
+    }
+
+    fn prepare(&self, command: &mut Command) {
+        let system = "/usr/local/bin:/usr/bin:/bin";
+        command
+            .env_clear()
+            .env("PATH", format!("{}:{system}", self.path("bin").display()))
+            .env("HOME", self.path("home"))
+            .env("XDG_RUNTIME_DIR", self.path("runtime"))
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .env("XDG_DATA_HOME", self.path("data"))
+            .env("XDG_STATE_HOME", self.path("state"))
+            .env("TERM", "xterm-256color")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+    }
+
+    /// Runs it to its end, which must come within 20 s.
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        finish(self.ctl(args).spawn().unwrap(), 20)
+    }
+}
+
+/// How a run has ended, in the form that tests look at.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.stdout).unwrap()
+    }
+}
+
+pub(crate) fn finish(child: Child, seconds: u64) -> Ran {
+    let pid = Pid::from_child(&child);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    let Ok(output) = receiver.recv_timeout(Duration::from_secs(seconds)) else {
+        let _gone = rustix::process::kill_process(pid, Signal::KILL);
+        panic!("has not ended within {seconds} s");
+    };
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = output.unwrap();
+    Ran {
+        code: status.code(),
+        stdout,
+        stderr: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+pub(crate) fn sid_of(path: &str) -> String {
+    let digest = Sha256::digest(path.as_bytes());
+    digest
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// Waits until it is so, for at most 10 s.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..500 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("not within 10 s: {what}");
+}
+
+pub(crate) fn signal(child: &Child, signal: Signal) {
+    rustix::process::kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+pub(crate) fn exists(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
