@@ -1,5 +1,12 @@
 //! The seven names: help, version, usage errors, and the man pages that must
 //! say the same.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test program: what goes wrong here shall stop it"
+)]
 
 use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt;
@@ -38,6 +45,7 @@ fn stderr(output: &Output) -> &str {
 }
 
 /// The names that do something in this build.
+#[allow(clippy::print_stdout, reason = "a skip is told, with its reason")]
 fn built() -> impl Iterator<Item = &'static str> {
     NAMES.into_iter().filter(|name| {
         let not_yet = stderr(&run_as(name, &["--help"])).contains("not part of this version");
