@@ -20,7 +20,12 @@ pub(crate) mod exit_code {
     pub(crate) const NO_DELEGATION: u8 = 3;
 }
 
+/// Any failure of any applet.
 #[derive(Debug)]
+#[expect(
+    clippy::error_impl_error,
+    reason = "the one top error; each layer has its own below"
+)]
 pub(crate) enum Error {
     UnknownApplet(Option<OsString>),
     NotBuilt(&'static str),

@@ -310,3 +310,155 @@ pub(super) fn readable(fd: BorrowedFd<'_>, wait: Option<Duration>) -> Result<boo
         .map_err(|error| broken("wait for the control plane", &error.into()))?;
     Ok(ready > 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Empty, State};
+    use serde_json::json;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
+    use tempfile::TempDir;
+
+    /// Serves one connection with `serve` on a thread of its own.
+    fn plane(serve: impl FnOnce(UnixStream) + Send + 'static) -> (TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::spawn(move || serve(listener.accept().unwrap().0));
+        (dir, path)
+    }
+
+    fn next_line(stream: &UnixStream) -> serde_json::Value {
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    fn greet(mut stream: &UnixStream, api: u32) {
+        let hello = next_line(stream);
+        assert_eq!(hello["method"], "hello");
+        let result =
+            json!({"api": api, "version": "0", "sid": "s", "workspace": "/w", "state": "ready"});
+        writeln!(stream, "{}", json!({"id": hello["id"], "result": result})).unwrap();
+    }
+
+    fn connect(path: &Path) -> Result<(Client, HelloReply), ApiError> {
+        Client::connect(path, "test/0", false)
+    }
+
+    #[test]
+    fn call_passes_over_events_and_decodes_the_result() {
+        let (_dir, path) = plane(|mut stream| {
+            greet(&stream, 1);
+            let id = next_line(&stream)["id"].clone();
+            let event = json!({"output": {"text": "x", "skipped": 0}});
+            writeln!(stream, "{}", json!({"id": id, "event": event})).unwrap();
+            writeln!(stream, "{}", json!({"id": id, "result": {"a": 1}})).unwrap();
+            let id = next_line(&stream)["id"].clone();
+            let error = json!({"kind": "limit", "message": "no"});
+            writeln!(stream, "{}", json!({"id": id, "error": error})).unwrap();
+        });
+        let (mut client, reply) = connect(&path).unwrap();
+        assert_eq!(reply.state, State::Ready);
+        let value: serde_json::Value = client.call(Call::List(Empty {})).unwrap();
+        assert_eq!(value, json!({"a": 1}));
+        let error = client
+            .call::<serde_json::Value>(Call::List(Empty {}))
+            .unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Limit);
+    }
+
+    #[test]
+    fn nobody_there_is_unreachable() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        assert_eq!(connect(&path).unwrap_err().kind, ErrorKind::Unreachable);
+        drop(UnixListener::bind(&path).unwrap());
+        assert_eq!(connect(&path).unwrap_err().kind, ErrorKind::Unreachable);
+    }
+
+    #[test]
+    fn end_of_stream_in_the_handshake_is_unreachable() {
+        let (_dir, path) = plane(drop);
+        assert_eq!(connect(&path).unwrap_err().kind, ErrorKind::Unreachable);
+    }
+
+    #[test]
+    fn silence_in_the_handshake_ends_in_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let start = Instant::now();
+        let deadline = start + Duration::from_millis(50);
+        let error = Client::connect_by(&path, "test/0", false, deadline).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unreachable);
+        assert!(start.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn another_version_is_named_whatever_else_it_says() {
+        let (_dir, path) = plane(|mut stream| {
+            let id = next_line(&stream)["id"].clone();
+            writeln!(stream, "{}", json!({"id": id, "result": {"api": 2}})).unwrap();
+        });
+        let error = connect(&path).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Version);
+        assert!(error.message.contains("version 2"), "{}", error.message);
+    }
+
+    #[test]
+    fn descriptor_stays_with_its_event() {
+        let (_dir, path) = plane(|stream| {
+            greet(&stream, 1);
+            let (reader, writer) = io::pipe().unwrap();
+            drop(writer);
+            let first = b"{\"id\":7,\"event\":{\"output\":{\"text\":\"\",\"skipped\":0}}}\n";
+            fdpass::send(stream.as_fd(), first, &[]).unwrap();
+            let second = b"{\"id\":8,\"event\":\"terminal\"}\n";
+            fdpass::send(stream.as_fd(), second, &[reader.as_fd()]).unwrap();
+        });
+        let (mut client, _) = connect(&path).unwrap();
+        // Both are in the socket before the first is read.
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(client.receive().unwrap().1.len(), 0);
+        let (message, fds) = client.receive().unwrap();
+        assert_eq!(message.id, Some(8));
+        assert_eq!(fds.len(), 1);
+    }
+
+    #[test]
+    fn try_receive_does_not_wait() {
+        let (_dir, path) = plane(|mut stream| {
+            greet(&stream, 1);
+            next_line(&stream);
+            stream.write_all(b"{\"id\":2,\"result\":{}}\n{\"i").unwrap();
+            next_line(&stream);
+        });
+        let (mut client, _) = connect(&path).unwrap();
+        assert!(client.try_receive().unwrap().is_none());
+        client.send(Call::Ping(Empty {}), &[]).unwrap();
+        assert!(readable(client.as_fd(), Some(Duration::from_secs(10))).unwrap());
+        assert_eq!(client.try_receive().unwrap().unwrap().0.id, Some(2));
+        assert!(client.try_receive().unwrap().is_none());
+        drop(client);
+    }
+
+    #[test]
+    fn too_long_a_request_is_refused_before_it_is_sent() {
+        let command = "\u{1}".repeat(MAX_LINE / 6 + 1);
+        let call = Call::Shell(crate::api::Shell {
+            command,
+            ..Default::default()
+        });
+        assert_eq!(request_line(1, call).unwrap_err().kind, ErrorKind::Limit);
+    }
+
+    #[test]
+    fn too_long_a_socket_path_is_no_reason_to_launch() {
+        let error = connect(Path::new(&format!("/{}", "x".repeat(120)))).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::StartFailed);
+        assert!(error.hint.is_some());
+    }
+}

@@ -259,3 +259,196 @@ fn reap(child: &mut Child, deadline: Instant) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dirs::Dirs;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+    use tempfile::TempDir;
+
+    /// A place with a shell script in the part of umwelt-run.
+    struct Stage {
+        dir: TempDir,
+        workspace: Workspace,
+        names: Names,
+    }
+
+    fn stage(script: &str) -> Stage {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let make = |name: &str| {
+            let path = base.join(name);
+            std::fs::create_dir(&path).unwrap();
+            path
+        };
+        let dirs = Dirs {
+            home: make("home"),
+            config: base.join("config"),
+            data: base.join("data"),
+            state: base.join("state"),
+            runtime: make("run"),
+        };
+        let workspace = Workspace::resolve(&make("project"), &dirs).unwrap();
+        let names = Names::new("umwelt", workspace.sid(), &dirs);
+        let program = base.join("program");
+        let socket = names.socket.to_str().unwrap();
+        let base = base.to_str().unwrap();
+        let text = format!("#!/bin/sh\nbase='{base}'\nsocket='{socket}'\n{script}\n");
+        write_program(&program, &text);
+        Stage {
+            dir,
+            workspace,
+            names,
+        }
+    }
+
+    /// Another process writes it: a descriptor open for writing that a fork of
+    /// some other test inherits would make the program "busy".
+    fn write_program(path: &Path, text: &str) {
+        let status = Command::new("sh")
+            .args([
+                "-c",
+                r#"printf %s "$1" >"$2" && chmod 755 "$2""#,
+                "sh",
+                text,
+            ])
+            .arg(path)
+            .status()
+            .unwrap();
+        assert!(status.success());
+    }
+
+    impl Stage {
+        fn run(&self) -> Result<HelloReply, ApiError> {
+            self.run_within(Duration::from_secs(20))
+        }
+
+        fn run_within(&self, wait: Duration) -> Result<HelloReply, ApiError> {
+            let start = Start {
+                program: &self.dir.path().join("program"),
+                workspace: &self.workspace,
+                names: &self.names,
+                name: "test/0",
+                deadline: Instant::now() + wait,
+            };
+            start.run().map(|(_, reply)| reply)
+        }
+
+        /// A control plane on `$base/bound`; the script moves it into place.
+        fn serve(&self) {
+            let listener = UnixListener::bind(self.dir.path().join("bound")).unwrap();
+            std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut line = String::new();
+                BufReader::new(&stream).read_line(&mut line).unwrap();
+                let hello: serde_json::Value = serde_json::from_str(&line).unwrap();
+                assert_eq!(hello["params"]["holds"], true);
+                let result = serde_json::json!({"api": 1, "version": "0", "sid": "s", "workspace": "/w", "state": "starting"});
+                let reply = serde_json::json!({"id": hello["id"], "result": result});
+                writeln!(stream, "{reply}").unwrap();
+            });
+        }
+
+        fn read(&self, name: &str) -> Vec<u8> {
+            std::fs::read(self.dir.path().join(name)).unwrap()
+        }
+    }
+
+    const LISTEN: &str = r#"mv "$base/bound" "$socket"; echo '{"listening":true}'"#;
+
+    #[test]
+    fn launched_control_plane_is_connected_to() {
+        let stage = stage(LISTEN);
+        stage.serve();
+        assert_eq!(stage.run().unwrap().state, State::Starting);
+    }
+
+    #[test]
+    fn running_control_plane_is_attached_to_without_a_launch() {
+        let stage = stage("echo launched >&2");
+        stage.serve();
+        std::fs::rename(stage.dir.path().join("bound"), &stage.names.socket).unwrap();
+        stage.run().unwrap();
+        assert!(!stage.names.state.exists());
+    }
+
+    #[test]
+    fn holder_on_its_way_out_is_followed_by_a_new_launch() {
+        let stage = stage(&format!(
+            r#"if [ ! -e "$base/once" ]; then : >"$base/once"; echo '{{"attached":true}}'; exit; fi; {LISTEN}"#
+        ));
+        stage.serve();
+        stage.run().unwrap();
+    }
+
+    #[test]
+    fn reported_error_is_passed_on_whole() {
+        let stage =
+            stage(r#"echo '{"error":{"kind":"no_delegation","message":"m","hint":"h"}}'; exit 3"#);
+        let error = stage.run().unwrap_err();
+        assert_eq!(error.kind, ErrorKind::NoDelegation);
+        assert_eq!(error.hint.as_deref(), Some("h"));
+    }
+
+    #[test]
+    fn end_without_a_report_names_the_log_which_holds_the_reason() {
+        let stage = stage("echo the reason >&2; exit 1");
+        let error = stage.run().unwrap_err();
+        assert_eq!(error.kind, ErrorKind::StartFailed);
+        let log = stage.names.state.join("run.log");
+        assert!(error.message.contains(log.to_str().unwrap()), "{error}");
+        assert_eq!(std::fs::read(&log).unwrap(), b"the reason\n");
+        let mode = std::fs::metadata(&log).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn program_gets_its_name_the_workspace_and_a_scrubbed_environment() {
+        let stage = stage(
+            r#"cp /proc/$$/environ "$base/environ"; cp /proc/$$/cmdline "$base/cmdline"; cut -d " " -f 5 /proc/$$/stat >"$base/pgid"; echo $$ >>"$base/pgid"; exit 1"#,
+        );
+        stage.run().unwrap_err();
+        let environ = String::from_utf8(stage.read("environ")).unwrap();
+        let names: Vec<_> = environ
+            .split_terminator('\0')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(name, _)| name)
+            .collect();
+        assert!(names.contains(&"PATH"));
+        // The test runner sets CARGO_*, which must not arrive.
+        assert!(
+            names.iter().all(|name| ENVIRONMENT.contains(name)),
+            "{names:?}"
+        );
+        let cmdline = String::from_utf8(stage.read("cmdline")).unwrap();
+        let wanted = format!("--detach\0--workspace\0{}\0", stage.workspace.as_str());
+        assert!(cmdline.ends_with(&wanted), "{cmdline:?}");
+        let pgid = String::from_utf8(stage.read("pgid")).unwrap();
+        let numbers: Vec<_> = pgid.split_whitespace().collect();
+        assert_eq!(numbers[0], numbers[1]);
+    }
+
+    #[test]
+    fn silent_program_is_given_up_and_ended() {
+        let stage = stage(r#"echo $$ >"$base/pid"; exec sleep 1000"#);
+        let start = Instant::now();
+        let error = stage.run_within(Duration::from_millis(300)).unwrap_err();
+        assert!(error.message.contains("not started"), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(10));
+        let pid = String::from_utf8(stage.read("pid")).unwrap();
+        assert!(!Path::new("/proc").join(pid.trim()).exists());
+    }
+
+    #[test]
+    fn full_log_begins_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state/run.log");
+        dirs::create_private(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, vec![b'x'; usize::try_from(MAX_LOG).unwrap() + 1]).unwrap();
+        open_log(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+    }
+}

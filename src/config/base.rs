@@ -165,7 +165,7 @@ impl Reader<'_> {
                 .transpose()?,
             inject_git_identity: raw
                 .inject_git_identity
-                .or(base.map(|b| b.inject_git_identity))
+                .or_else(|| base.map(|b| b.inject_git_identity))
                 .unwrap_or(true),
             resources: self.resources(raw.resources, base.map(|b| &b.resources))?,
             shell: self.shell(raw.shell, base.map(|b| &b.shell))?,

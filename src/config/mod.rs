@@ -4,7 +4,7 @@ mod base;
 mod file;
 mod value;
 
-pub(crate) use base::{BaseMount, Config, ScratchSizes, ShellLimits};
+pub(crate) use base::{BaseMount, Config};
 
 use std::fmt;
 use std::io;

@@ -58,7 +58,12 @@ pub(crate) enum Stdio {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum FromInit {
     /// The first packet; its `SCM_CREDENTIALS` tell the host's pid of pid 1.
-    Hello { version: u32 },
+    Hello {
+        version: u32,
+        /// errno of setns(2) on a descriptor that is no namespace. The kernel
+        /// says EINVAL; EPERM shows that the derived seccomp profile is on.
+        setns_errno: i32,
+    },
     /// The command runs. Carries the terminal's master for `Stdio::Terminal`.
     /// `pid` is the number inside the sandbox.
     Started { id: u64, pid: i32 },
@@ -87,4 +92,88 @@ pub(crate) enum Stage {
 pub(crate) enum ExitStatus {
     Code(i32),
     Signal(i32),
+}
+
+/// A packet that is no `ToInit`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Unreadable {
+    /// The command that it was about, where at least that can be read.
+    pub(crate) id: Option<u64>,
+}
+
+/// Reads a packet of the control plane.
+pub(crate) fn parse(packet: &[u8]) -> Result<ToInit, Unreadable> {
+    serde_json::from_slice(packet).map_err(|_| Unreadable {
+        id: serde_json::from_slice(packet)
+            .ok()
+            .map(|OnlyId::Spawn { id }| id),
+    })
+}
+
+/// What is left of `ToInit` when only the id matters, of whatever version.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OnlyId {
+    Spawn { id: u64 },
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn spawn() -> Spawn {
+        Spawn {
+            id: 7,
+            argv: vec!["sh".to_owned()],
+            env: vec![("A".to_owned(), "1".to_owned())],
+            cwd: "/".to_owned(),
+            stdio: Stdio::Terminal { rows: 24, cols: 80 },
+            script: true,
+        }
+    }
+
+    #[test]
+    fn a_spawn_reads_back_as_it_was_written() {
+        let message = ToInit::Spawn(spawn());
+        let packet = serde_json::to_vec(&message).unwrap();
+        assert_eq!(parse(&packet), Ok(message));
+    }
+
+    #[test]
+    fn a_spawn_of_another_version_is_refused_by_its_id() {
+        let packet = br#"{"spawn":{"id":9,"argv":["sh"],"nice":3}}"#;
+        assert_eq!(parse(packet), Err(Unreadable { id: Some(9) }));
+    }
+
+    #[test]
+    fn a_packet_without_a_readable_id_names_none() {
+        for packet in [
+            &b""[..],
+            b"{",
+            b"null",
+            br#"{"spawn":{"id":-1}}"#,
+            br#"{"spawn":{"id":"1"}}"#,
+            br#"{"kill":{"id":1}}"#,
+        ] {
+            assert_eq!(parse(packet), Err(Unreadable { id: None }));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+            drop(parse(&bytes));
+        }
+
+        #[test]
+        fn a_damaged_spawn_is_survived(at in 0_usize..120, byte in any::<u8>()) {
+            let mut packet = serde_json::to_vec(&ToInit::Spawn(spawn())).unwrap();
+            let at = at % packet.len();
+            packet[at] = byte;
+            drop(parse(&packet));
+            drop(parse(&packet[..at]));
+        }
+    }
 }

@@ -1,13 +1,328 @@
 //! umwelt-run: the control plane of one workspace.
+//!
+//! preflight -> create -> verify -> serve -> remove; `prepare` and
+//! `ControlPlane::run` tell the story.
 
+mod capture;
+mod channel;
+mod commands;
+mod connection;
+mod control_plane;
+mod environment;
+mod handler;
+mod job;
+mod journal;
+mod lifecycle;
+mod lock;
+mod poller;
 pub(crate) mod preflight;
+mod socket;
+mod task;
 pub(crate) mod verify;
+mod watchdog;
 
 use std::ffi::OsString;
-use std::process::ExitCode;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
+use crate::api::launch::Report;
+use crate::api::{ApiError, ListReply, MountEntry};
+use crate::cli;
+use crate::config::Config;
+use crate::dirs::{self, Dirs};
 use crate::error::Error;
+use crate::podman::argv::ContainerSpec;
+use crate::policy::mounts::{Access, INIT_PATH, Mount, MountKind, MountSet, OUTPUT_PATH, Origin};
+use crate::run::control_plane::{Context, ControlPlane};
+use crate::run::lock::{Acquired, Lock};
+use crate::run::preflight::Preflight;
+use crate::sys;
+use crate::workspace::{Names, Workspace};
 
-pub(crate) fn main(_args: Vec<OsString>) -> Result<ExitCode, Error> {
-    Err(Error::NotBuilt("umwelt-run"))
+const HELP: &str = "\
+umwelt-run: the control plane of one workspace
+
+It creates the sandbox of a workspace, serves it on a Unix socket, and removes
+it again on SIGTERM or SIGINT. MCP clients start it by themselves through
+umwelt-mcp; started by hand it stays until it is stopped.
+
+Usage: umwelt-run [--workspace DIR] [--detach]
+
+Options:
+      --workspace DIR  the project directory (default: the current directory)
+      --detach         go on in the background, end with the last client, and
+                       report on stdout in one line of JSON
+  -h, --help           show this help
+  -V, --version        show the version
+
+Exit status:
+  0  clean shutdown, or another control plane serves the workspace
+  1  the sandbox could not be started
+  2  bad configuration, workspace or usage
+  3  cgroup delegation is missing
+";
+
+/// Set by `--detach` for the process that stays.
+const LAUNCHED: &str = "--launched";
+
+#[derive(Debug, Default)]
+struct Options {
+    workspace: Option<PathBuf>,
+    detach: bool,
+    launched: bool,
+}
+
+pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
+    let mut options = Options::default();
+    let mut parser = lexopt::Parser::from_args(args);
+    while let Some(arg) = parser.next()? {
+        match arg {
+            lexopt::Arg::Long("workspace") => options.workspace = Some(parser.value()?.into()),
+            lexopt::Arg::Long("detach") => options.detach = true,
+            lexopt::Arg::Long("launched") => options.launched = true,
+            lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return Ok(cli::print(HELP)),
+            lexopt::Arg::Short('V') | lexopt::Arg::Long("version") => {
+                return Ok(cli::version("umwelt-run"));
+            }
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    cli::start_log("umwelt-run");
+    if options.detach {
+        return detach(&options);
+    }
+    let launched = options.launched;
+    let outcome = serve(&options);
+    if let Err(error) = &outcome
+        && launched
+    {
+        // Without effect when the report was made already.
+        report(&Report::Error(ApiError::from(error)));
+    }
+    outcome.map(|()| ExitCode::SUCCESS)
+}
+
+/// Starts the process that stays and leaves at once, so that it is nobody's
+/// descendant: MCP clients end the descendants of their server.
+fn detach(options: &Options) -> Result<ExitCode, Error> {
+    let exe = std::env::current_exe().map_err(|error| Error::io("find the own program", error))?;
+    let mut command = Command::new(exe);
+    command.arg0("umwelt-run").arg(LAUNCHED).process_group(0);
+    if let Some(workspace) = &options.workspace {
+        command.arg("--workspace").arg(workspace);
+    }
+    command
+        .spawn()
+        .map_err(|error| Error::io("start the control plane", error))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The one line for whoever launched this process; stdout ends with it.
+fn report(report: &Report) {
+    let Ok(mut line) = serde_json::to_vec(report) else {
+        return;
+    };
+    line.push(b'\n');
+    let mut stdout = std::io::stdout();
+    // The launcher may be gone; the next client will ask the socket.
+    drop(stdout.write_all(&line).and_then(|()| stdout.flush()));
+    if let Ok(null) = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+    {
+        // Should this fail, the launcher waits for our end instead.
+        let _ = rustix::stdio::dup2_stdout(null);
+    }
+}
+
+fn serve(options: &Options) -> Result<(), Error> {
+    if options.launched {
+        // Out of the client's session: its terminal's signals are not ours.
+        rustix::process::setsid().map_err(|error| Error::io("start a session", error))?;
+    }
+    let _reserved =
+        sys::inherit::reserve_fd3().map_err(|error| Error::io("reserve descriptor 3", error))?;
+    let dirs = Dirs::from_env()?;
+    dirs.check_runtime()?;
+    let config = Config::load(&dirs)?;
+    let (workspace, notice) = Workspace::select(
+        options.workspace.as_deref(),
+        config.fallback_workspace.as_deref(),
+        &dirs,
+    )?;
+    let names = Names::new(&config.session_prefix, workspace.sid(), &dirs);
+    let _lock: Lock = match lock::acquire(&names)? {
+        Acquired::Lock(lock) => lock,
+        Acquired::Attached => return already_running(options.launched, &workspace),
+    };
+    let preflight = preflight::check(&config, &workspace, &dirs)?;
+    let signals = sys::signal::readable_on(&sys::signal::END)
+        .map_err(|error| Error::io("watch signals", error))?;
+    make_places(&names, &dirs)?;
+    let listener = socket::bind(&names.socket)?;
+    if options.launched {
+        report(&Report::Listening(true));
+    }
+    let context = prepare(
+        options.launched,
+        config,
+        workspace,
+        names,
+        preflight,
+        notice,
+    );
+    let places = context.names.clone();
+    let control_plane = ControlPlane::new(context, listener, signals)
+        .map_err(|error| Error::io("set up the loop", error))?;
+    let outcome = control_plane.run();
+    remove_places(&places);
+    outcome
+}
+
+fn already_running(launched: bool, workspace: &Workspace) -> Result<(), Error> {
+    if launched {
+        report(&Report::Attached(true));
+    } else {
+        let path = crate::text::printable(workspace.as_str());
+        cli::write_stderr(
+            format!("umwelt-run: a control plane serves {path} already\n").as_bytes(),
+        );
+    }
+    Ok(())
+}
+
+/// Directories of this sandbox. Outputs of an earlier life go.
+fn make_places(names: &Names, dirs: &Dirs) -> Result<(), Error> {
+    remove_places(names);
+    for dir in [
+        &dirs.data,
+        &dirs.state,
+        &names.runtime,
+        &names.state,
+        &names.state.join("output"),
+    ] {
+        dirs::create_private(dir)?;
+    }
+    Ok(())
+}
+
+fn remove_places(names: &Names) {
+    for dir in [names.runtime.clone(), names.state.join("output")] {
+        if let Err(error) = std::fs::remove_dir_all(&dir)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            log::warn!("cannot remove {dir:?}: {error}");
+        }
+    }
+}
+
+/// All that was found out -> what the control plane works with.
+fn prepare(
+    launched: bool,
+    config: Config,
+    workspace: Workspace,
+    names: Names,
+    preflight: Preflight,
+    notice: Option<String>,
+) -> Context {
+    let uid = rustix::process::geteuid().as_raw();
+    let user = sys::user::name(uid);
+    let home = preflight.host.home.clone();
+    let mut mounts: Vec<Mount> = MountSet::from_config(&config, &workspace, &preflight.host)
+        .iter()
+        .cloned()
+        .collect();
+    mounts.extend(own_mounts(&preflight.exe, &names));
+    let mounts = MountSet::merge(mounts);
+    for warning in &preflight.warnings {
+        log::warn!("{warning}");
+    }
+    let notices = notice.into_iter().chain(preflight.warnings.iter().cloned());
+    let list = ListReply {
+        workspace: workspace.as_str().to_owned(),
+        mounts: mounts.iter().map(mount_entry).collect(),
+        resources: config.resources.clone(),
+        network: "none".to_owned(),
+        timeout_default_s: config.shell.timeout_s,
+        timeout_max_s: config.shell.max_timeout_s,
+        notices: notices.map(|line| crate::text::printable(&line)).collect(),
+    };
+    let runtime_file = |name: &str| names.runtime.join(name).to_string_lossy().into_owned();
+    let spec = ContainerSpec {
+        name: names.container.clone(),
+        prefix: config.session_prefix.clone(),
+        sid: workspace.sid().to_string(),
+        workspace: workspace.as_str().to_owned(),
+        image: config.image.clone(),
+        uid,
+        gid: rustix::process::getegid().as_raw(),
+        passwd_entry: passwd_entry(&user, uid, &home),
+        seccomp: runtime_file("seccomp.json"),
+        selinux: preflight.selinux,
+        resources: config.resources,
+        delegated: preflight.delegated,
+        mounts,
+        init: INIT_PATH.to_owned(),
+        cidfile: runtime_file("cid"),
+    };
+    Context {
+        exe: PathBuf::from(preflight.exe),
+        workspace,
+        names,
+        spec,
+        user,
+        home,
+        seccomp: preflight.seccomp,
+        list,
+        inject_git_identity: config.inject_git_identity,
+        launched,
+    }
+}
+
+/// podman would name `/` as the home of the user otherwise.
+fn passwd_entry(user: &str, uid: u32, home: &str) -> String {
+    let gid = rustix::process::getegid().as_raw();
+    // A colon would end the field.
+    let home = if home.contains(':') { "/" } else { home };
+    format!("{user}:*:{uid}:{gid}:{user}:{home}:/bin/bash")
+}
+
+/// What the sandbox itself stands on; nothing of it can be written inside.
+fn own_mounts(exe: &str, names: &Names) -> Vec<Mount> {
+    let bind = |path: &str, source: &Path| {
+        Mount::bind(
+            path,
+            &source.to_string_lossy(),
+            Access::ReadOnly,
+            Origin::Umwelt,
+        )
+    };
+    vec![
+        bind(INIT_PATH, Path::new(exe)),
+        bind(OUTPUT_PATH, &names.state.join("output")),
+        bind("/etc/hosts", &names.runtime.join("hosts")),
+    ]
+}
+
+fn mount_entry(mount: &Mount) -> MountEntry {
+    let (mode, size) = match &mount.kind {
+        MountKind::Bind {
+            access: Access::ReadOnly,
+            ..
+        } => ("ro", None),
+        MountKind::Bind {
+            access: Access::ReadWrite,
+            ..
+        } => ("rw", None),
+        MountKind::Tmpfs { size, .. } => ("tmpfs", Some(*size)),
+    };
+    MountEntry {
+        path: mount.path.clone(),
+        mode: mode.to_owned(),
+        source: mount.origin.as_str().to_owned(),
+        size,
+    }
 }

@@ -1,19 +1,492 @@
-//! stub
+//! Reads back what a fresh container really is, and compares it with what
+//! was asked for. Flags are not trusted: a neighbour with a design like this
+//! one ran open sandboxes because a flag was silently ignored.
+
 use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::podman::argv::ContainerSpec;
+use crate::policy::mounts::{Mount, MountKind};
+use crate::sys::cgroup::{self, Events};
+use crate::sys::mountinfo::{self, Entry};
+
+/// A container whose seal was read back. Only [`verify`] makes one.
 #[derive(Debug)]
-pub(crate) enum VerifyError {
-    Placeholder,
+pub(crate) struct Verified {
+    /// Host process id of pid 1.
+    pub(crate) pid: Pid,
+    /// Keeps `pid` from meaning another process.
+    pub(crate) pidfd: OwnedFd,
+    /// The cgroup below which each command gets its own; the caps hold here.
+    pub(crate) cgroup: PathBuf,
+    /// `memory.events` and `pids.events` of it.
+    pub(crate) memory_events: Events,
+    pub(crate) pids_events: Events,
+    /// The scratch places, for looking at the space that is left.
+    pub(crate) scratch: Vec<(String, OwnedFd)>,
+    /// The shell of the image: `/bin/bash`, or else `/bin/sh`.
+    pub(crate) shell: &'static str,
 }
+
+/// A promise that the container does not keep.
+#[derive(Debug)]
+pub(crate) struct VerifyError {
+    /// What was read back, such as `NoNewPrivs`.
+    pub(crate) check: &'static str,
+    pub(crate) detail: String,
+}
+
 impl VerifyError {
     pub(crate) fn hint(&self) -> Option<String> {
-        None
-    }
-    pub(crate) fn exit_code(&self) -> u8 {
-        1
+        Some(
+            "the container was removed; look for what changes podman's flags: a wrapper, a containers.conf, an OCI hook"
+                .to_owned(),
+        )
     }
 }
+
 impl fmt::Display for VerifyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("verify")
+        write!(
+            f,
+            "the sandbox is not sealed as it must be: {}: {}",
+            self.check, self.detail
+        )
     }
+}
+
+impl std::error::Error for VerifyError {}
+
+fn fail<T>(check: &'static str, detail: impl Into<String>) -> Result<T, VerifyError> {
+    Err(VerifyError {
+        check,
+        detail: detail.into(),
+    })
+}
+
+/// What pid 1 measured on itself, from its first packet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hello {
+    /// Host process id, from the kernel.
+    pub(crate) pid: Pid,
+    /// errno of a setns(2) that only the derived seccomp profile answers
+    /// with EPERM.
+    pub(crate) setns_errno: i32,
+}
+
+/// Compares the container with `spec`.
+pub(crate) fn verify(
+    spec: &ContainerSpec,
+    exe: &Path,
+    hello: Hello,
+) -> Result<Verified, VerifyError> {
+    let pid = hello.pid;
+    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).or_else(|error| {
+        fail(
+            "pid 1",
+            format!("process {pid:?} cannot be opened: {error}"),
+        )
+    })?;
+    let proc = Proc {
+        dir: format!("/proc/{}", pid.as_raw_nonzero()),
+    };
+    check_program(&proc, exe)?;
+    check_status(&proc, spec)?;
+    if hello.setns_errno != rustix::io::Errno::PERM.raw_os_error() {
+        return fail(
+            "seccomp profile",
+            format!("setns answered with errno {}, not EPERM", hello.setns_errno),
+        );
+    }
+    check_namespaces(&proc)?;
+    check_interfaces(&proc)?;
+    let cgroup = check_limits(pid, spec)?;
+    let root = open_root(&proc)?;
+    check_mount_table(&proc, spec)?;
+    let scratch = check_mounts(&root, spec)?;
+    let shell = if in_root(&root, "/bin/bash").is_ok() {
+        "/bin/bash"
+    } else {
+        "/bin/sh"
+    };
+    // All of it was read by number; that the process still lives shows that
+    // the number meant the same process throughout.
+    if has_ended(&pidfd) {
+        return fail("pid 1", "it ended while it was checked");
+    }
+    Ok(Verified {
+        pid,
+        pidfd,
+        memory_events: Events::open(&cgroup, "memory.events"),
+        pids_events: Events::open(&cgroup, "pids.events"),
+        cgroup,
+        scratch,
+        shell,
+    })
+}
+
+/// A pidfd becomes readable when its process ends (pidfd_open(2)).
+pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut poll = [PollFd::new(pidfd, PollFlags::IN)];
+    // Not being able to tell counts as ended: nothing unchecked may run.
+    !matches!(
+        rustix::event::poll(
+            &mut poll,
+            Some(&Timespec {
+                tv_sec: 0,
+                tv_nsec: 0
+            })
+        ),
+        Ok(0)
+    )
+}
+
+/// The proc directory of pid 1.
+struct Proc {
+    dir: String,
+}
+
+impl Proc {
+    fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.dir)
+    }
+
+    fn read(&self, check: &'static str, name: &str) -> Result<String, VerifyError> {
+        std::fs::read_to_string(self.path(name))
+            .or_else(|error| fail(check, format!("cannot read {:?}: {error}", self.path(name))))
+    }
+}
+
+/// The process at the other end of the channel is our own binary.
+fn check_program(proc: &Proc, exe: &Path) -> Result<(), VerifyError> {
+    let ids =
+        |path: &Path| std::fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
+    match (ids(Path::new(&proc.path("exe"))), ids(exe)) {
+        (Ok(inside), Ok(outside)) if inside == outside => Ok(()),
+        (Ok(_), Ok(_)) => fail("pid 1", "it is not the program that was mounted for it"),
+        (Err(error), _) | (_, Err(error)) => {
+            fail("pid 1", format!("its program cannot be looked at: {error}"))
+        }
+    }
+}
+
+/// Identity, privileges and seccomp mode, as the kernel reports them.
+fn check_status(proc: &Proc, spec: &ContainerSpec) -> Result<(), VerifyError> {
+    let text = proc.read("status", "status")?;
+    let field = |name: &'static str| {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.map(str::trim)
+            .map_or_else(|| fail(name, "the kernel does not report it"), Ok)
+    };
+    let ids = |name, expected: u32| {
+        let ids = field(name)?;
+        let same = ids
+            .split_ascii_whitespace()
+            .all(|id| id.parse() == Ok(expected));
+        if same {
+            Ok(())
+        } else {
+            fail(name, format!("{ids:?} where all should be {expected}"))
+        }
+    };
+    ids("Uid", spec.uid)?;
+    ids("Gid", spec.gid)?;
+    for name in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        let set = field(name)?;
+        if u64::from_str_radix(set, 16) != Ok(0) {
+            return fail(name, format!("the capability set is {set}, not empty"));
+        }
+    }
+    if field("NoNewPrivs")? != "1" {
+        return fail("NoNewPrivs", "it is not set");
+    }
+    if field("Seccomp")? != "2" {
+        return fail(
+            "Seccomp",
+            format!("mode {} where a filter (2) should be", field("Seccomp")?),
+        );
+    }
+    Ok(())
+}
+
+/// None of the host's namespaces is shared.
+fn check_namespaces(proc: &Proc) -> Result<(), VerifyError> {
+    for name in ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"] {
+        let inside = std::fs::read_link(proc.path(&format!("ns/{name}")));
+        let outside = std::fs::read_link(format!("/proc/self/ns/{name}"));
+        match (inside, outside) {
+            (Ok(inside), Ok(outside)) if inside != outside => {}
+            (Ok(_), Ok(_)) => {
+                return fail(
+                    "namespaces",
+                    format!("the {name} namespace is that of the host"),
+                );
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                return fail(
+                    "namespaces",
+                    format!("the {name} namespace cannot be looked at: {error}"),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sealed means that there is no interface but the loopback.
+fn check_interfaces(proc: &Proc) -> Result<(), VerifyError> {
+    let table = proc.read("network", "net/dev")?;
+    // Two lines of heading, then `name: counters…`.
+    let other = table
+        .lines()
+        .skip(2)
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, _)| name.trim())
+        .find(|name| *name != "lo");
+    match other {
+        None => Ok(()),
+        Some(name) => fail(
+            "network",
+            format!("there is an interface {name:?} besides lo"),
+        ),
+    }
+}
+
+/// The caps hold for pid 1, and for the level where the commands will be.
+fn check_limits(pid: Pid, spec: &ContainerSpec) -> Result<PathBuf, VerifyError> {
+    let cgroup = cgroup::of_process(pid)
+        .and_then(|own| cgroup::command_base(&own))
+        .or_else(|error| fail("cgroup", format!("it cannot be used: {error}")))?;
+    cgroup::forbid_swap(&cgroup)
+        .or_else(|error| fail("swap cap", format!("it cannot be set: {error}")))?;
+    let expect = |check, file, cap: u64| match cgroup::effective_limit(&cgroup, file) {
+        Some(limit) if limit <= cap => Ok(()),
+        Some(limit) => fail(check, format!("{limit} where at most {cap} should be")),
+        None => fail(check, "there is no limit"),
+    };
+    expect("memory cap", "memory.max", spec.resources.memory)?;
+    expect("process cap", "pids.max", spec.resources.pids_limit)?;
+    match cgroup::effective_cpus(&cgroup) {
+        // cpu.max has a resolution of a microsecond in its period.
+        Some(cpus) if cpus <= spec.resources.cpus + 0.001 => Ok(cgroup),
+        Some(cpus) => fail(
+            "cpu cap",
+            format!("{cpus} where at most {} should be", spec.resources.cpus),
+        ),
+        None => fail("cpu cap", "there is no limit"),
+    }
+}
+
+fn open_root(proc: &Proc) -> Result<OwnedFd, VerifyError> {
+    rustix::fs::open(
+        proc.path("root"),
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .or_else(|error| {
+        fail(
+            "mounts",
+            format!("the root inside cannot be opened: {error}"),
+        )
+    })
+}
+
+/// Opens a path as a process inside would see it: links lead no further than
+/// the root inside.
+fn in_root(root: &OwnedFd, path: &str) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat2(
+        root,
+        path.trim_start_matches('/'),
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+    )
+}
+
+/// Every mount that was asked for leads where it should.
+fn check_mounts(
+    root: &OwnedFd,
+    spec: &ContainerSpec,
+) -> Result<Vec<(String, OwnedFd)>, VerifyError> {
+    let mut scratch = Vec::new();
+    for mount in spec.mounts.iter() {
+        let inside = in_root(root, &mount.path).or_else(|error| {
+            fail(
+                "mounts",
+                format!("{:?} cannot be found inside: {error}", mount.path),
+            )
+        })?;
+        match &mount.kind {
+            MountKind::Bind { source, .. } => check_same_file(mount, source, &inside)?,
+            MountKind::Tmpfs { .. } => scratch.push((mount.path.clone(), inside)),
+        }
+    }
+    Ok(scratch)
+}
+
+/// Device and inode tell a file apart from whatever was swapped in for it.
+fn check_same_file(mount: &Mount, source: &str, inside: &OwnedFd) -> Result<(), VerifyError> {
+    let inside = rustix::fs::fstat(inside.as_fd());
+    let outside = rustix::fs::statat(CWD, source, AtFlags::empty());
+    match (inside, outside) {
+        (Ok(inside), Ok(outside))
+            if (inside.st_dev, inside.st_ino) == (outside.st_dev, outside.st_ino) =>
+        {
+            Ok(())
+        }
+        (Ok(_), Ok(_)) => fail(
+            "mounts",
+            format!("{:?} inside is not {source:?} of the host", mount.path),
+        ),
+        (Err(error), _) | (_, Err(error)) => fail(
+            "mounts",
+            format!("{:?} cannot be compared with the host: {error}", mount.path),
+        ),
+    }
+}
+
+/// The mount table holds what was asked for, with its flags, and nothing else.
+fn check_mount_table(proc: &Proc, spec: &ContainerSpec) -> Result<(), VerifyError> {
+    let table = mountinfo::load(&proc.path("mountinfo"))
+        .or_else(|error| fail("mounts", format!("the mount table cannot be read: {error}")))?;
+    let mounts: Vec<&Mount> = spec.mounts.iter().collect();
+    for mount in &mounts {
+        // Of several mounts on one path the last one is seen.
+        let entry = table
+            .iter()
+            .rev()
+            .find(|entry| entry.mount_point == Path::new(&mount.path));
+        let Some(entry) = entry else {
+            // An alias below a bind that shows the same link needs none.
+            if is_alias(mount, &mounts) {
+                continue;
+            }
+            return fail("mounts", format!("{:?} is not mounted", mount.path));
+        };
+        check_flags(mount, entry)?;
+    }
+    for (index, entry) in table.iter().enumerate() {
+        let covered = table
+            .iter()
+            .skip(index + 1)
+            .any(|later| later.mount_point == entry.mount_point);
+        if !covered {
+            check_expected(entry, &mounts)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether another mount of the set has the same source.
+fn is_alias(mount: &Mount, mounts: &[&Mount]) -> bool {
+    mounts.iter().any(|other| match (&other.kind, &mount.kind) {
+        (MountKind::Bind { source: a, .. }, MountKind::Bind { source: b, .. }) => {
+            a == b && other.path != mount.path
+        }
+        _ => false,
+    })
+}
+
+fn check_flags(mount: &Mount, entry: &Entry) -> Result<(), VerifyError> {
+    for flag in ["nosuid", "nodev"] {
+        if !entry.has(flag) {
+            return fail(
+                "mount flags",
+                format!("{:?} is mounted without {flag}", mount.path),
+            );
+        }
+    }
+    if !mount.is_writable() && !entry.is_read_only() {
+        return fail("mount flags", format!("{:?} is writable", mount.path));
+    }
+    if !entry.propagation.is_empty() && entry.propagation != "unbindable" {
+        return fail(
+            "mount flags",
+            format!("{:?} is not private: {}", mount.path, entry.propagation),
+        );
+    }
+    if let MountKind::Tmpfs { size, .. } = mount.kind {
+        if entry.fs_type != "tmpfs" {
+            return fail(
+                "mounts",
+                format!(
+                    "{:?} is {} where a tmpfs should be",
+                    mount.path, entry.fs_type
+                ),
+            );
+        }
+        // The kernel reports kibibytes, rounded up to whole pages.
+        let limit = entry
+            .super_option("size")
+            .and_then(|size| size.strip_suffix('k')?.parse::<u64>().ok());
+        if limit.is_none_or(|kib| kib * 1024 > size.next_multiple_of(4096)) {
+            return fail(
+                "mounts",
+                format!("{:?} has no size limit of {size} bytes", mount.path),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A mount that nobody asked for must be one of the runtime's own, or lie in
+/// a bind of ours, where it must not be more writable than that bind.
+fn check_expected(entry: &Entry, mounts: &[&Mount]) -> Result<(), VerifyError> {
+    let path = entry.mount_point.as_path();
+    if path == Path::new("/") {
+        return if entry.is_read_only() {
+            Ok(())
+        } else {
+            fail("read-only root", "the root is writable")
+        };
+    }
+    if mounts.iter().any(|mount| path == Path::new(&mount.path)) || is_runtime_mount(path, entry) {
+        return Ok(());
+    }
+    let above = mounts
+        .iter()
+        .rev()
+        .find(|mount| path.starts_with(&mount.path));
+    match above.map(|mount| (&mount.kind, mount.is_writable())) {
+        Some((MountKind::Bind { .. }, true)) => Ok(()),
+        Some((MountKind::Bind { .. }, false)) if entry.is_read_only() => Ok(()),
+        Some((MountKind::Bind { .. }, false)) => fail(
+            "mount flags",
+            format!("{path:?} is writable below a read-only mount"),
+        ),
+        _ => fail(
+            "mounts",
+            format!("{path:?} is mounted, which was not asked for"),
+        ),
+    }
+}
+
+/// What podman and the OCI runtime mount into every container.
+fn is_runtime_mount(path: &Path, entry: &Entry) -> bool {
+    const TREES: [(&str, &[&str]); 3] = [
+        ("/proc", &["proc", "tmpfs", "devtmpfs"]),
+        ("/sys", &["sysfs", "cgroup2", "tmpfs"]),
+        ("/dev", &["tmpfs", "devpts", "mqueue", "devtmpfs"]),
+    ];
+    let system = TREES
+        .iter()
+        .any(|(tree, types)| path.starts_with(tree) && types.contains(&entry.fs_type.as_str()));
+    // Generated by podman for this container, on its own run directory.
+    const FILES: [&str; 6] = [
+        "/etc/hostname",
+        "/etc/hosts",
+        "/etc/resolv.conf",
+        "/etc/passwd",
+        "/etc/group",
+        "/run/.containerenv",
+    ];
+    system || FILES.iter().any(|file| path == Path::new(file))
 }

@@ -1,0 +1,438 @@
+//! Replies of the control plane -> results that a model reads. Pure.
+//!
+//! The text is what models read, so it comes first and says everything; the
+//! structured content says the same for programs.
+
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+use serde_json::{Value, json};
+
+use crate::api::client::decode;
+use crate::api::{ApiError, ListReply, MountEntry, Outcome, Process, ShellReply};
+use crate::mcp::tools::Tool;
+use crate::text::printable;
+
+/// What follows the output stays small: clients cut a result over 50 KB, and
+/// the output may have 40.
+const MAX_PROCESSES: usize = 20;
+const MAX_PROCESS_BYTES: usize = 160;
+const MAX_NOTICES: usize = 12;
+const MAX_NOTICE_BYTES: usize = 400;
+
+/// The result of one `tools/call`.
+#[derive(Debug, PartialEq)]
+pub(crate) struct ToolResult {
+    pub(crate) text: String,
+    /// Matches the tool's outputSchema wherever it is there.
+    pub(crate) structured: Option<Value>,
+    pub(crate) is_error: bool,
+}
+
+impl Serialize for ToolResult {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut result = serializer.serialize_struct("ToolResult", 3)?;
+        result.serialize_field("content", &json!([{"type": "text", "text": self.text}]))?;
+        match &self.structured {
+            Some(structured) => result.serialize_field("structuredContent", structured)?,
+            None => result.skip_field("structuredContent")?,
+        }
+        result.serialize_field("isError", &self.is_error)?;
+        result.end()
+    }
+}
+
+impl ToolResult {
+    /// The call could not be carried out: a result, not a protocol error, so
+    /// that the model reads the reason and the way out.
+    pub(crate) fn from_error(error: &ApiError) -> ToolResult {
+        let mut text = format!("umwelt: {}", printable(&error.message));
+        for line in error.hint.iter().flat_map(|hint| hint.lines()) {
+            text.push_str("\nhint: ");
+            text.push_str(&printable(line));
+        }
+        ToolResult {
+            text,
+            structured: None,
+            is_error: true,
+        }
+    }
+
+    /// `notice`: something this program has to say on its own account.
+    pub(crate) fn from_reply(tool: Tool, value: Value, notice: Option<String>) -> ToolResult {
+        let result = match tool {
+            Tool::Shell => decode::<ShellReply>(value).map(|mut reply| {
+                reply.notices.splice(0..0, notice);
+                render_shell(&reply)
+            }),
+            Tool::List => decode::<ListReply>(value).map(|mut reply| {
+                reply.notices.splice(0..0, notice);
+                render_list(&reply)
+            }),
+        };
+        result.unwrap_or_else(|error| ToolResult::from_error(&error))
+    }
+}
+
+fn render_shell(reply: &ShellReply) -> ToolResult {
+    let mut text = if reply.output.is_empty() {
+        "(no output)".to_owned()
+    } else {
+        reply.output.clone()
+    };
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    let mut lines = vec![status(reply)];
+    if reply.omitted_bytes > 0 {
+        lines.push(omitted(reply));
+    }
+    if reply.invalid_bytes > 0 {
+        lines.push(format!(
+            "{} bytes of the output were not UTF-8 and are shown as U+FFFD",
+            reply.invalid_bytes
+        ));
+    }
+    lines.extend(background(&reply.background));
+    lines.extend(notices(&reply.notices));
+    for line in &lines {
+        text.push_str(&format!("[{line}]\n"));
+    }
+    text.pop();
+    ToolResult {
+        text,
+        structured: Some(structured_shell(reply)),
+        is_error: matches!(reply.outcome, Outcome::Lost { .. }),
+    }
+}
+
+fn status(reply: &ShellReply) -> String {
+    let time = duration(reply.duration_ms);
+    match &reply.outcome {
+        Outcome::Exited { code } => format!("exit code {code}, after {time}"),
+        Outcome::Signaled { signal } => {
+            let name = signal_hook::low_level::signal_name(*signal).unwrap_or("unnamed");
+            format!("killed by signal {signal} ({name}), no exit code, after {time}")
+        }
+        Outcome::TimedOut { after_s } => format!(
+            "timed out after {after_s} s: killed with everything it had started, no exit code"
+        ),
+        Outcome::Cancelled => {
+            format!("cancelled: killed with everything it had started, no exit code, after {time}")
+        }
+        Outcome::Lost { reason } => format!(
+            "lost: the sandbox went away while the command ran, no exit code, after {time}: {}",
+            cut(reason, MAX_NOTICE_BYTES)
+        ),
+    }
+}
+
+fn omitted(reply: &ShellReply) -> String {
+    let mut line = format!(
+        "{} of {} bytes of the output are left out above",
+        reply.omitted_bytes, reply.bytes
+    );
+    if let Some(path) = &reply.full_output {
+        line.push_str(&format!("; the whole is in {}", printable(path)));
+    }
+    line
+}
+
+fn background(processes: &[Process]) -> Vec<String> {
+    let mut lines: Vec<_> = processes
+        .iter()
+        .take(MAX_PROCESSES)
+        .map(|process| {
+            let command = cut(&process.command, MAX_PROCESS_BYTES);
+            format!("still running: pid {}: {command}", process.pid)
+        })
+        .collect();
+    lines.extend(rest(processes.len(), MAX_PROCESSES, "processes run"));
+    lines
+}
+
+fn notices(notices: &[String]) -> Vec<String> {
+    let mut lines: Vec<_> = notices
+        .iter()
+        .take(MAX_NOTICES)
+        .map(|notice| format!("notice: {}", cut(notice, MAX_NOTICE_BYTES)))
+        .collect();
+    lines.extend(rest(notices.len(), MAX_NOTICES, "notices"));
+    lines
+}
+
+fn rest(total: usize, shown: usize, what: &str) -> Option<String> {
+    (total > shown).then(|| format!("{} more {what}", total - shown))
+}
+
+fn cut(text: &str, limit: usize) -> String {
+    let mut text = printable(text);
+    if text.len() > limit {
+        let mut end = limit;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+fn duration(ms: u64) -> String {
+    let (seconds, rest) = (ms / 1000, ms % 1000);
+    match seconds {
+        0..10 => format!("{seconds}.{rest:03} s"),
+        _ => format!("{seconds}.{} s", rest / 100),
+    }
+}
+
+fn structured_shell(reply: &ShellReply) -> Value {
+    let mut value = json!({
+        "output": reply.output,
+        "bytes": reply.bytes,
+        "omitted_bytes": reply.omitted_bytes,
+        "invalid_bytes": reply.invalid_bytes,
+        "duration_ms": reply.duration_ms,
+        "background": reply.background,
+        "notices": reply.notices,
+    });
+    let (ended, detail) = match &reply.outcome {
+        Outcome::Exited { code } => ("exited", Some(("exit_code", json!(code)))),
+        Outcome::Signaled { signal } => ("signaled", Some(("signal", json!(signal)))),
+        Outcome::TimedOut { after_s } => ("timed_out", Some(("timed_out_after_s", json!(after_s)))),
+        Outcome::Cancelled => ("cancelled", None),
+        Outcome::Lost { reason } => ("lost", Some(("lost_reason", json!(reason)))),
+    };
+    if let Some(object) = value.as_object_mut() {
+        object.insert("ended".to_owned(), json!(ended));
+        object.extend(detail.map(|(name, value)| (name.to_owned(), value)));
+        object.extend(
+            reply
+                .full_output
+                .iter()
+                .map(|path| ("full_output".to_owned(), json!(path))),
+        );
+    }
+    value
+}
+
+fn render_list(reply: &ListReply) -> ToolResult {
+    let resources = &reply.resources;
+    let mut text = format!(
+        "workspace: {}\nnetwork: {}\nlimits: {} of memory, {} cpus, {} processes\n\
+         time limit of a command: {} s, at most {} s\n\n",
+        printable(&reply.workspace),
+        printable(&reply.network),
+        size(resources.memory),
+        resources.cpus,
+        resources.pids_limit,
+        reply.timeout_default_s,
+        reply.timeout_max_s,
+    );
+    text.push_str(&mount_table(&reply.mounts));
+    for line in notices(&reply.notices) {
+        text.push_str(&format!("\n[{line}]"));
+    }
+    ToolResult {
+        text,
+        structured: serde_json::to_value(reply).ok(),
+        is_error: false,
+    }
+}
+
+fn mount_table(mounts: &[MountEntry]) -> String {
+    let mut rows = vec![["MODE", "SIZE", "SOURCE", "PATH"].map(str::to_owned)];
+    rows.extend(mounts.iter().map(|mount| {
+        [
+            printable(&mount.mode),
+            mount.size.map_or_else(|| "-".to_owned(), size),
+            printable(&mount.source),
+            printable(&mount.path),
+        ]
+    }));
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let (mode_width, size_width, source_width) = (width(0), width(1), width(2));
+    let lines = rows.iter().map(|[mode, size, source, path]| {
+        format!("{mode:mode_width$}  {size:>size_width$}  {source:source_width$}  {path}")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    for (unit, name) in UNITS {
+        if bytes >= unit {
+            let tenths = u128::from(bytes) * 10 / u128::from(unit);
+            return match tenths % 10 {
+                0 => format!("{} {name}", tenths / 10),
+                rest => format!("{}.{rest} {name}", tenths / 10),
+            };
+        }
+    }
+    format!("{bytes} B")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{ErrorKind, Resources};
+
+    fn reply(outcome: Outcome) -> ShellReply {
+        ShellReply {
+            outcome,
+            output: "out\n".to_owned(),
+            bytes: 4,
+            omitted_bytes: 0,
+            full_output: None,
+            invalid_bytes: 0,
+            duration_ms: 1234,
+            background: Vec::new(),
+            notices: Vec::new(),
+        }
+    }
+
+    fn ended(outcome: Outcome) -> (String, Value, bool) {
+        let result = render_shell(&reply(outcome));
+        (result.text, result.structured.unwrap(), result.is_error)
+    }
+
+    #[test]
+    fn exit_code_is_a_normal_result() {
+        let (text, structured, is_error) = ended(Outcome::Exited { code: 3 });
+        assert_eq!(text, "out\n[exit code 3, after 1.234 s]");
+        assert_eq!(structured["ended"], "exited");
+        assert_eq!(structured["exit_code"], 3);
+        assert!(!is_error);
+    }
+
+    #[test]
+    fn the_ways_of_not_ending_normally_are_told_apart() {
+        let outcomes = [
+            (
+                Outcome::Signaled { signal: 9 },
+                "[killed by signal 9 (SIGKILL)",
+                "signaled",
+            ),
+            (
+                Outcome::TimedOut { after_s: 5 },
+                "[timed out after 5 s",
+                "timed_out",
+            ),
+            (Outcome::Cancelled, "[cancelled", "cancelled"),
+            (
+                Outcome::Lost {
+                    reason: "oom".to_owned(),
+                },
+                "[lost: ",
+                "lost",
+            ),
+        ];
+        for (outcome, wanted, name) in outcomes {
+            let lost = name == "lost";
+            let (text, structured, is_error) = ended(outcome);
+            assert!(text.contains(wanted), "{text}");
+            assert!(text.contains("no exit code"), "{text}");
+            assert_eq!(structured["ended"], name);
+            assert_eq!(structured.get("exit_code"), None);
+            assert_eq!(is_error, lost);
+        }
+    }
+
+    #[test]
+    fn all_that_a_model_must_know_follows_the_status() {
+        let mut reply = reply(Outcome::Exited { code: 0 });
+        reply.output = String::new();
+        reply.bytes = 100;
+        reply.omitted_bytes = 60;
+        reply.full_output = Some("/tmp/o".to_owned());
+        reply.invalid_bytes = 2;
+        reply.background = vec![Process {
+            pid: 7,
+            command: "sleep\n[exit code 0]".to_owned(),
+        }];
+        reply.notices = vec!["n".to_owned()];
+        assert_eq!(
+            render_shell(&reply).text,
+            "(no output)\n[exit code 0, after 1.234 s]\n\
+             [60 of 100 bytes of the output are left out above; the whole is in /tmp/o]\n\
+             [2 bytes of the output were not UTF-8 and are shown as U+FFFD]\n\
+             [still running: pid 7: sleep\\n[exit code 0]]\n[notice: n]"
+        );
+    }
+
+    #[test]
+    fn a_full_output_leaves_room_below_what_clients_cut() {
+        let mut reply = reply(Outcome::Exited { code: 0 });
+        reply.output = "x".repeat(40_000);
+        let process = Process {
+            pid: 1,
+            command: "y".repeat(5000),
+        };
+        reply.background = vec![process; 500];
+        reply.notices = vec!["z".repeat(5000); 500];
+        let text = render_shell(&reply).text;
+        assert!(text.len() < 50_000, "{}", text.len());
+        assert!(text.contains("[480 more processes run]"));
+    }
+
+    #[test]
+    fn list_is_an_aligned_table_beside_the_whole_reply() {
+        let mount = |path: &str, mode: &str, size| MountEntry {
+            path: path.to_owned(),
+            mode: mode.to_owned(),
+            source: "base".to_owned(),
+            size,
+        };
+        let reply = ListReply {
+            workspace: "/w".to_owned(),
+            mounts: vec![
+                mount("/w", "rw", None),
+                mount("/tmp\n", "tmpfs", Some(3 << 29)),
+            ],
+            resources: Resources {
+                memory: 4 << 30,
+                cpus: 1.5,
+                pids_limit: 99,
+            },
+            network: "none".to_owned(),
+            timeout_default_s: 120,
+            timeout_max_s: 3600,
+            notices: vec!["n".to_owned()],
+        };
+        let result = ToolResult::from_reply(
+            Tool::List,
+            serde_json::to_value(&reply).unwrap(),
+            Some("first".to_owned()),
+        );
+        assert_eq!(
+            result.text,
+            "workspace: /w\nnetwork: none\nlimits: 4 GiB of memory, 1.5 cpus, 99 processes\n\
+             time limit of a command: 120 s, at most 3600 s\n\n\
+             MODE      SIZE  SOURCE  PATH\n\
+             rw           -  base    /w\n\
+             tmpfs  1.5 GiB  base    /tmp\\n\n\
+             [notice: first]\n[notice: n]"
+        );
+        assert_eq!(result.structured.unwrap()["notices"], json!(["first", "n"]));
+    }
+
+    #[test]
+    fn errors_are_results_with_message_and_hint() {
+        let error =
+            ApiError::new(ErrorKind::NoDelegation, "no\x1b caps").with_hint("run: a\nrun: b");
+        let result = serde_json::to_value(ToolResult::from_error(&error)).unwrap();
+        assert_eq!(
+            result,
+            json!({
+                "content": [{"type": "text", "text": "umwelt: no\\x1b caps\nhint: run: a\nhint: run: b"}],
+                "isError": true,
+            })
+        );
+    }
+
+    #[test]
+    fn a_reply_of_another_form_is_an_error_not_a_crash() {
+        assert!(ToolResult::from_reply(Tool::Shell, json!({"x": 1}), None).is_error);
+    }
+}

@@ -1,0 +1,881 @@
+//! One MCP session: lines of the client and messages of the control plane in,
+//! lines for both out. Knows the time only as it is told; does no I/O.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::api::client::request_line;
+use crate::api::line::Line;
+use crate::api::{ApiError, Body, Call, Cancel, ErrorKind, Event, Message, State};
+use crate::mcp::jsonrpc::{
+    self, Id, Incoming, METHOD_NOT_FOUND, Named, Params, Parsed, RpcError, parse_line,
+};
+use crate::mcp::progress::Progress;
+use crate::mcp::queue::Queue;
+use crate::mcp::render::ToolResult;
+use crate::mcp::tools::{self, Tool, ToolCall};
+use crate::text::printable;
+
+/// Longest line of the client, in bytes, the newline not counted.
+pub(crate) const MAX_INPUT: usize = 8 << 20;
+/// Oldest first; an unknown one is answered with the newest.
+const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+const NEWEST: &str = "2025-11-25";
+/// The only version that has batches. Before a version is negotiated there are
+/// none either: that version forbids `initialize` in one.
+const BATCHES: &str = "2025-03-26";
+/// Most calls at once, and most bytes of commands that wait for the sandbox.
+const MAX_CALLS: usize = 256;
+const MAX_WAITING: usize = 32 << 20;
+/// A client that reads too slowly for this is not sent any progress.
+const MAX_BACKLOG: usize = 64 << 10;
+const MAX_CLIENT_NAME: usize = 80;
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Lines for the client.
+    pub(crate) output: Queue,
+    /// Lines for the control plane; empty while there is none.
+    pub(crate) requests: Queue,
+    instructions: String,
+    /// Name and version of the client, where it has told.
+    client: Option<String>,
+    version: Option<&'static str>,
+    plane: Plane,
+    calls: Vec<Running>,
+    batches: BTreeMap<u64, Batch>,
+    next_batch: u64,
+    /// To be told with the first result of a command.
+    notice: Option<String>,
+}
+
+/// The connection to the control plane, as far as the session sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plane {
+    None,
+    Wanted,
+    Starting,
+    Connected {
+        next_id: u64,
+        /// Whether the sandbox is known to run commands.
+        ready: bool,
+    },
+}
+
+/// A `tools/call` that has not been answered.
+#[derive(Debug)]
+struct Running {
+    id: Id,
+    tool: Tool,
+    stage: Stage,
+    progress: Option<Progress>,
+    batch: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// For a connection.
+    Waiting(ToolCall),
+    /// With this id on the connection.
+    Sent(u64),
+}
+
+/// A batch whose answers are not all there yet.
+#[derive(Debug, Default)]
+struct Batch {
+    answers: Vec<String>,
+    open: usize,
+}
+
+impl Session {
+    pub(crate) fn new(instructions: String) -> Session {
+        Session {
+            output: Queue::default(),
+            requests: Queue::default(),
+            instructions,
+            client: None,
+            version: None,
+            plane: Plane::None,
+            calls: Vec::new(),
+            batches: BTreeMap::new(),
+            next_batch: 0,
+            notice: None,
+        }
+    }
+
+    /// Whether every call has been answered.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    pub(crate) fn on_line(&mut self, line: Line, now: Instant) {
+        let line = match line {
+            Line::Complete(line) => line,
+            Line::TooLong => {
+                let message = format!("the line is longer than {MAX_INPUT} bytes");
+                let error = RpcError::invalid_request(message);
+                self.output.push_line(&jsonrpc::render_error(None, &error));
+                return;
+            }
+        };
+        match parse_line(&line) {
+            Parsed::Nothing => {}
+            Parsed::One(message) => self.on_message(message, None, now),
+            Parsed::Batch(messages) => self.on_batch(messages, now),
+        }
+    }
+
+    fn on_batch(&mut self, messages: Vec<Incoming>, now: Instant) {
+        if self.version != Some(BATCHES) {
+            let message = format!("batches are part of protocol version {BATCHES} only");
+            let error = RpcError::invalid_request(message);
+            self.output.push_line(&jsonrpc::render_error(None, &error));
+            return;
+        }
+        let number = self.next_batch;
+        self.next_batch += 1;
+        // Held open until its last message has been looked at.
+        let open = Batch {
+            open: 1,
+            ..Batch::default()
+        };
+        self.batches.insert(number, open);
+        for message in messages {
+            self.on_message(message, Some(number), now);
+        }
+        self.close_one(number);
+    }
+
+    fn on_message(&mut self, message: Incoming, batch: Option<u64>, now: Instant) {
+        match message {
+            Incoming::Request { id, method, params } => {
+                let answer = match self.on_request(&id, &method, params, batch, now) {
+                    Ok(Some(result)) => jsonrpc::render_result(&id, &result),
+                    Ok(None) => return,
+                    Err(error) => jsonrpc::render_error(Some(&id), &error),
+                };
+                self.push_answer(answer, batch);
+            }
+            Incoming::Notification { method, params } => self.on_notification(&method, params),
+            Incoming::Response => {}
+            Incoming::Invalid { id, error } => {
+                self.push_answer(jsonrpc::render_error(id.as_ref(), &error), batch);
+            }
+        }
+    }
+
+    /// `None`: the answer comes later.
+    fn on_request(
+        &mut self,
+        id: &Id,
+        method: &str,
+        params: Params,
+        batch: Option<u64>,
+        now: Instant,
+    ) -> Result<Option<Value>, RpcError> {
+        if self.calls.iter().any(|call| call.id == *id) {
+            let message = format!("id {id} is in use by a call that is still running");
+            return Err(RpcError::invalid_request(message));
+        }
+        match method {
+            "initialize" if batch.is_some() => Err(RpcError::invalid_request(
+                "initialize cannot be part of a batch",
+            )),
+            "initialize" => self.initialize(&params.read()?).map(Some),
+            "ping" => params.read().map(|_| Some(json!({}))),
+            // A cursor can only be one of another server: there is one page.
+            "tools/list" => params.read().map(|_| Some(tools::table())),
+            "tools/call" => {
+                let call = self.parse_call(id, &params.read()?, batch, now)?;
+                self.start_call(call);
+                Ok(None)
+            }
+            _ => {
+                let method: String = printable(method).chars().take(80).collect();
+                let message = format!("unknown method {method}");
+                Err(RpcError::new(METHOD_NOT_FOUND, message))
+            }
+        }
+    }
+
+    fn initialize(&mut self, params: &Named) -> Result<Value, RpcError> {
+        let asked = params.text("protocolVersion")?;
+        let known = VERSIONS.into_iter().find(|version| *version == asked);
+        let version = known.unwrap_or(NEWEST);
+        self.version = Some(version);
+        if let Ok(info) = params.named("clientInfo")
+            && let Ok(name) = info.text("name")
+        {
+            let name = printable(&format!(
+                "{name} {}",
+                info.text("version").unwrap_or_default()
+            ));
+            self.client = Some(name.trim().chars().take(MAX_CLIENT_NAME).collect());
+        }
+        self.want_plane();
+        Ok(json!({
+            "protocolVersion": version,
+            "capabilities": {"tools": {"listChanged": false}},
+            "serverInfo": {
+                "name": "umwelt",
+                "title": "umwelt sandbox",
+                "version": env!("CARGO_PKG_VERSION"),
+            },
+            "instructions": self.instructions,
+        }))
+    }
+
+    fn parse_call(
+        &self,
+        id: &Id,
+        params: &Named,
+        batch: Option<u64>,
+        now: Instant,
+    ) -> Result<Running, RpcError> {
+        let name = params.text("name")?;
+        let call = ToolCall::parse(&name, params.object("arguments")?)?;
+        let meta = params.named("_meta")?;
+        let token = match meta.contains("progressToken") {
+            true => Some(meta.id("progressToken")?),
+            false => None,
+        };
+        Ok(Running {
+            id: id.clone(),
+            tool: call.tool(),
+            stage: Stage::Waiting(call),
+            progress: token.map(|token| Progress::new(token, now)),
+            batch,
+        })
+    }
+
+    fn start_call(&mut self, call: Running) {
+        if let Some(number) = call.batch
+            && let Some(batch) = self.batches.get_mut(&number)
+        {
+            batch.open += 1;
+        }
+        let waiting: usize = self.calls.iter().map(Running::waiting_bytes).sum();
+        if self.calls.len() >= MAX_CALLS || waiting + call.waiting_bytes() > MAX_WAITING {
+            let message = format!(
+                "too many calls at once: the limit is {MAX_CALLS}, with {MAX_WAITING} bytes of commands"
+            );
+            let error = ApiError::new(ErrorKind::Limit, message);
+            self.answer(call, &ToolResult::from_error(&error));
+            return;
+        }
+        self.calls.push(call);
+        self.want_plane();
+        self.send_waiting();
+    }
+
+    fn on_notification(&mut self, method: &str, params: Params) {
+        if method != "notifications/cancelled" {
+            return;
+        }
+        // One for a finished or unknown id is normal: some clients send it
+        // after every call.
+        if let Ok(id) = params.read().and_then(|params| params.id("requestId"))
+            && let Some(index) = self.calls.iter().position(|call| call.id == id)
+        {
+            let call = self.calls.remove(index);
+            self.cancel(&call);
+            if let Some(batch) = call.batch {
+                self.close_one(batch);
+            }
+        }
+    }
+
+    /// Tells the control plane that nobody waits for a call any more.
+    fn cancel(&mut self, call: &Running) {
+        if let Stage::Sent(request) = call.stage {
+            // Its answer carries an id that nobody waits for.
+            drop(self.send(Call::Cancel(Cancel { request })));
+        }
+    }
+
+    fn want_plane(&mut self) {
+        if self.plane == Plane::None {
+            self.plane = Plane::Wanted;
+        }
+    }
+
+    /// The name to connect with, if a connection is to be made now.
+    pub(crate) fn take_start(&mut self) -> Option<String> {
+        if self.plane != Plane::Wanted {
+            return None;
+        }
+        self.plane = Plane::Starting;
+        let this = concat!("umwelt-mcp/", env!("CARGO_PKG_VERSION"));
+        Some(match &self.client {
+            Some(client) => format!("{this} ({client})"),
+            None => this.to_owned(),
+        })
+    }
+
+    pub(crate) fn on_connected(&mut self, next_id: u64, state: State, notice: Option<String>) {
+        self.plane = Plane::Connected {
+            next_id,
+            ready: state == State::Ready,
+        };
+        self.notice = self.notice.take().or(notice);
+        self.send_waiting();
+    }
+
+    /// Every call that waits gets the error; the next one tries again.
+    pub(crate) fn on_start_failed(&mut self, error: &ApiError) {
+        self.plane = Plane::None;
+        self.answer_all(&ToolResult::from_error(error));
+    }
+
+    pub(crate) fn on_plane_lost(&mut self, error: &ApiError) {
+        self.plane = Plane::None;
+        self.requests = Queue::default();
+        let message = format!("lost the sandbox while this call ran: {error}");
+        let error = ApiError::new(ErrorKind::Unreachable, message).with_hint(
+            "what the command did before that stays done; the next call starts the sandbox again",
+        );
+        self.answer_all(&ToolResult::from_error(&error));
+    }
+
+    fn send(&mut self, call: Call) -> Result<u64, ApiError> {
+        let Plane::Connected { next_id, .. } = &mut self.plane else {
+            let message = "there is no connection to the control plane";
+            return Err(ApiError::new(ErrorKind::Unreachable, message));
+        };
+        let id = *next_id;
+        let line = request_line(id, call)?;
+        *next_id += 1;
+        self.requests.push(&line);
+        Ok(id)
+    }
+
+    fn send_waiting(&mut self) {
+        if !matches!(self.plane, Plane::Connected { .. }) {
+            return;
+        }
+        for mut call in std::mem::take(&mut self.calls) {
+            if let Stage::Waiting(tool) = call.stage {
+                match self.send(tool.into_call(call.progress.is_some())) {
+                    Ok(id) => call.stage = Stage::Sent(id),
+                    Err(error) => {
+                        call.stage = Stage::Sent(0);
+                        self.answer(call, &ToolResult::from_error(&error));
+                        continue;
+                    }
+                }
+            }
+            self.calls.push(call);
+        }
+    }
+
+    /// A message of the control plane.
+    pub(crate) fn on_plane_message(&mut self, message: Message) {
+        let Some(index) = self
+            .calls
+            .iter()
+            .position(|call| call.is_sent_as(message.id))
+        else {
+            return;
+        };
+        match message.body {
+            Body::Event(Event::Output { text, .. }) => {
+                self.set_ready();
+                if let Some(progress) = self
+                    .calls
+                    .get_mut(index)
+                    .and_then(|call| call.progress.as_mut())
+                {
+                    progress.push(&text);
+                }
+            }
+            Body::Event(Event::Terminal) => {}
+            Body::Result(value) => {
+                self.set_ready();
+                let call = self.calls.remove(index);
+                let notice = match call.tool {
+                    Tool::Shell => self.notice.take(),
+                    Tool::List => self.notice.clone(),
+                };
+                let result = ToolResult::from_reply(call.tool, value, notice);
+                self.answer(call, &result);
+            }
+            Body::Error(error) => {
+                let call = self.calls.remove(index);
+                self.answer(call, &ToolResult::from_error(&error));
+            }
+        }
+    }
+
+    fn set_ready(&mut self) {
+        if let Plane::Connected { ready, .. } = &mut self.plane {
+            *ready = true;
+        }
+    }
+
+    /// Ends what still runs: the client has gone.
+    pub(crate) fn finish(&mut self) {
+        for call in std::mem::take(&mut self.calls) {
+            self.cancel(&call);
+            let message = "cancelled: the client closed its side before the call was done";
+            let error = ApiError::new(ErrorKind::Stopping, message);
+            self.answer(call, &ToolResult::from_error(&error));
+        }
+    }
+
+    fn answer_all(&mut self, result: &ToolResult) {
+        for call in std::mem::take(&mut self.calls) {
+            self.answer(call, result);
+        }
+    }
+
+    /// The end of a call. It is in `calls` no longer.
+    fn answer(&mut self, call: Running, result: &ToolResult) {
+        self.push_answer(jsonrpc::render_result(&call.id, result), call.batch);
+        if let Some(batch) = call.batch {
+            self.close_one(batch);
+        }
+    }
+
+    fn push_answer(&mut self, answer: String, batch: Option<u64>) {
+        match batch {
+            None => self.output.push_line(&answer),
+            Some(number) => {
+                if let Some(batch) = self.batches.get_mut(&number) {
+                    batch.answers.push(answer);
+                }
+            }
+        }
+    }
+
+    /// One thing that held the batch open is done; after the last one it is
+    /// answered, unless there is nothing to say.
+    fn close_one(&mut self, number: u64) {
+        let Some(batch) = self.batches.get_mut(&number) else {
+            return;
+        };
+        batch.open -= 1;
+        if batch.open == 0
+            && let Some(batch) = self.batches.remove(&number)
+            && !batch.answers.is_empty()
+        {
+            self.output
+                .push_line(&jsonrpc::render_batch(&batch.answers));
+        }
+    }
+
+    /// Sends the progress that is due.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        let ready = matches!(self.plane, Plane::Connected { ready: true, .. });
+        for call in &mut self.calls {
+            let doing = match call.stage {
+                Stage::Waiting(_) => "waiting for the sandbox to start",
+                Stage::Sent(_) if !ready => "waiting for the sandbox, or running",
+                Stage::Sent(_) => "running",
+            };
+            let line = call
+                .progress
+                .as_mut()
+                .and_then(|progress| progress.take(now, doing));
+            if let Some(line) = line
+                && self.output.len() <= MAX_BACKLOG
+            {
+                self.output.push_line(&line);
+            }
+        }
+    }
+
+    /// When `tick` has something to do, if nothing happens before.
+    pub(crate) fn next_tick(&self) -> Option<Instant> {
+        let progress = self.calls.iter().filter_map(|call| call.progress.as_ref());
+        progress.map(Progress::deadline).min()
+    }
+}
+
+impl Running {
+    fn waiting_bytes(&self) -> usize {
+        match &self.stage {
+            Stage::Waiting(call) => call.size(),
+            Stage::Sent(_) => 0,
+        }
+    }
+
+    fn is_sent_as(&self, id: Option<u64>) -> bool {
+        matches!(self.stage, Stage::Sent(sent) if Some(sent) == id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn session() -> Session {
+        Session::new("be careful".to_owned())
+    }
+
+    fn connected() -> Session {
+        let mut session = session();
+        assert!(feed(&mut session, &initialize("2025-11-25")).len() == 1);
+        assert!(session.take_start().is_some());
+        session.on_connected(2, State::Ready, None);
+        session
+    }
+
+    fn drain(queue: &mut Queue) -> Vec<Value> {
+        let mut bytes = Vec::new();
+        while !queue.is_empty() {
+            let piece = queue.front(usize::MAX).to_vec();
+            queue.consume(piece.len());
+            bytes.extend(piece);
+        }
+        let text = String::from_utf8(bytes).unwrap();
+        let parse = |line| serde_json::from_str(line).unwrap();
+        text.split_terminator('\n').map(parse).collect()
+    }
+
+    fn feed(session: &mut Session, message: &Value) -> Vec<Value> {
+        let line = serde_json::to_vec(message).unwrap();
+        session.on_line(Line::Complete(line), Instant::now());
+        drain(&mut session.output)
+    }
+
+    fn initialize(version: &str) -> Value {
+        let params = json!({
+            "protocolVersion": version,
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        });
+        json!({"jsonrpc": "2.0", "id": "init", "method": "initialize", "params": params})
+    }
+
+    fn ping(id: u64) -> Value {
+        json!({"jsonrpc": "2.0", "id": id, "method": "ping"})
+    }
+
+    fn shell(id: u64) -> Value {
+        let params = json!({"name": "shell", "arguments": {"command": "ls"}});
+        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+    }
+
+    fn cancelled(id: u64) -> Value {
+        let params = json!({"requestId": id});
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+    }
+
+    fn reply(session: &mut Session, id: u64) -> Vec<Value> {
+        session.on_plane_message(Message {
+            id: Some(id),
+            body: Body::Result(json!({
+                "ended": "exited", "code": 0, "output": "", "bytes": 0, "omitted_bytes": 0,
+                "invalid_bytes": 0, "duration_ms": 1, "background": [], "notices": [],
+            })),
+        });
+        drain(&mut session.output)
+    }
+
+    fn is_error(answer: &Value) -> bool {
+        answer["result"]["isError"] == true
+    }
+
+    #[test]
+    fn versions_are_negotiated() {
+        for (asked, wanted) in VERSIONS.map(|v| (v, v)).into_iter().chain([
+            ("1999-01-01", NEWEST),
+            ("2026-07-28", NEWEST),
+            ("", NEWEST),
+        ]) {
+            let answers = feed(&mut session(), &initialize(asked));
+            assert_eq!(answers[0]["result"]["protocolVersion"], wanted);
+            assert_eq!(answers[0]["result"]["instructions"], "be careful");
+        }
+        let answers = feed(
+            &mut session(),
+            &json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}),
+        );
+        assert_eq!(answers[0]["error"]["code"], -32602);
+    }
+
+    #[test]
+    fn one_start_is_asked_for_with_the_name_of_the_client() {
+        let mut session = session();
+        assert_eq!(session.take_start(), None);
+        feed(&mut session, &initialize(NEWEST));
+        let name = concat!("umwelt-mcp/", env!("CARGO_PKG_VERSION"), " (test 1)");
+        assert_eq!(session.take_start().as_deref(), Some(name));
+        feed(&mut session, &shell(1));
+        assert_eq!(session.take_start(), None);
+    }
+
+    #[test]
+    fn calls_wait_for_the_connection_and_are_sent_in_order() {
+        let mut session = session();
+        for id in 0..3 {
+            assert!(feed(&mut session, &shell(id)).is_empty());
+        }
+        assert!(session.requests.is_empty());
+        session.on_connected(2, State::Starting, None);
+        let requests = drain(&mut session.requests);
+        let ids: Vec<_> = requests.iter().map(|r| r["id"].as_u64().unwrap()).collect();
+        assert_eq!(ids, [2, 3, 4]);
+        assert_eq!(reply(&mut session, 3)[0]["id"], 1);
+    }
+
+    #[test]
+    fn failed_start_answers_all_and_the_next_call_tries_again() {
+        let mut session = session();
+        feed(&mut session, &shell(0));
+        feed(&mut session, &shell(1));
+        assert!(session.take_start().is_some());
+        let error = ApiError::new(ErrorKind::NoDelegation, "no").with_hint("do this");
+        session.on_start_failed(&error);
+        let answers = drain(&mut session.output);
+        assert_eq!(answers.len(), 2);
+        assert!(answers.iter().all(is_error));
+        assert_eq!(session.take_start(), None);
+        assert!(feed(&mut session, &shell(2)).is_empty());
+        assert!(session.take_start().is_some());
+    }
+
+    #[test]
+    fn lost_control_plane_answers_what_runs_and_the_next_call_starts_anew() {
+        let mut session = connected();
+        feed(&mut session, &shell(0));
+        session.on_plane_lost(&crate::api::client::closed());
+        let answers = drain(&mut session.output);
+        assert!(is_error(&answers[0]));
+        assert!(session.requests.is_empty());
+        assert!(reply(&mut session, 2).is_empty());
+        feed(&mut session, &shell(1));
+        assert!(session.take_start().is_some());
+    }
+
+    #[test]
+    fn cancelled_call_is_passed_on_and_not_answered() {
+        let mut session = connected();
+        feed(&mut session, &shell(5));
+        drain(&mut session.requests);
+        assert!(feed(&mut session, &cancelled(5)).is_empty());
+        let request = drain(&mut session.requests).remove(0);
+        assert_eq!(request["method"], "cancel");
+        assert_eq!(request["params"]["request"], 2);
+        assert!(reply(&mut session, 2).is_empty());
+        assert!(session.is_idle());
+        // The id is free again.
+        assert!(feed(&mut session, &shell(5)).is_empty());
+    }
+
+    #[test]
+    fn cancellation_of_what_does_not_run_is_ignored() {
+        let mut session = connected();
+        feed(&mut session, &shell(5));
+        reply(&mut session, 2);
+        drain(&mut session.requests);
+        for message in [
+            cancelled(5),
+            cancelled(6),
+            json!({"jsonrpc": "2.0", "method": "notifications/cancelled"}),
+            json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": null}}),
+        ] {
+            assert!(feed(&mut session, &message).is_empty());
+            assert!(session.requests.is_empty());
+        }
+    }
+
+    #[test]
+    fn cancelled_call_that_waits_never_reaches_the_control_plane() {
+        let mut session = session();
+        feed(&mut session, &shell(1));
+        feed(&mut session, &cancelled(1));
+        session.on_connected(2, State::Ready, None);
+        assert!(session.requests.is_empty());
+    }
+
+    #[test]
+    fn id_in_use_is_refused() {
+        let mut session = connected();
+        feed(&mut session, &shell(1));
+        for again in [shell(1), ping(1)] {
+            let answers = feed(&mut session, &again);
+            assert_eq!(answers[0]["error"]["code"], -32600);
+        }
+        assert_eq!(reply(&mut session, 2)[0]["id"], 1);
+        assert_eq!(feed(&mut session, &ping(1))[0]["result"], json!({}));
+    }
+
+    #[test]
+    fn batches_are_for_the_version_that_has_them() {
+        let batch = json!([ping(1), ping(2)]);
+        for version in VERSIONS {
+            let mut session = session();
+            assert_eq!(feed(&mut session, &batch)[0]["error"]["code"], -32600);
+            feed(&mut session, &initialize(version));
+            let answers = feed(&mut session, &batch);
+            assert_eq!(answers.len(), 1);
+            assert_eq!(answers[0].is_array(), version == BATCHES, "{version}");
+        }
+    }
+
+    #[test]
+    fn batch_is_answered_when_its_last_call_is() {
+        let mut session = session();
+        feed(&mut session, &initialize(BATCHES));
+        session.on_connected(2, State::Ready, None);
+        let batch = json!([
+            shell(1),
+            7,
+            shell(2),
+            shell(3),
+            cancelled(9),
+            initialize(BATCHES)
+        ]);
+        assert!(feed(&mut session, &batch).is_empty());
+        assert!(feed(&mut session, &cancelled(2)).is_empty());
+        assert!(reply(&mut session, 4).is_empty());
+        let answers = reply(&mut session, 2);
+        assert_eq!(answers.len(), 1);
+        let ids: Vec<_> = answers[0]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|answer| answer["id"].clone())
+            .collect();
+        assert_eq!(ids, [json!(null), json!("init"), json!(3), json!(1)]);
+        assert!(session.batches.is_empty());
+    }
+
+    #[test]
+    fn batch_without_anything_to_answer_is_not_answered() {
+        let mut session = session();
+        feed(&mut session, &initialize(BATCHES));
+        session.on_connected(2, State::Ready, None);
+        assert!(feed(&mut session, &json!([cancelled(1)])).is_empty());
+        assert!(feed(&mut session, &json!([shell(1), cancelled(1)])).is_empty());
+        assert!(session.batches.is_empty());
+    }
+
+    #[test]
+    fn notice_comes_with_the_first_result_of_a_command_only() {
+        let mut session = session();
+        feed(&mut session, &shell(0));
+        feed(&mut session, &shell(1));
+        session.on_connected(2, State::Ready, Some("elsewhere".to_owned()));
+        let first = reply(&mut session, 2).remove(0);
+        assert_eq!(
+            first["result"]["structuredContent"]["notices"],
+            json!(["elsewhere"])
+        );
+        let second = reply(&mut session, 3).remove(0);
+        assert_eq!(second["result"]["structuredContent"]["notices"], json!([]));
+    }
+
+    #[test]
+    fn calls_at_once_are_limited_and_the_limit_is_a_result() {
+        let mut session = session();
+        for id in 0..MAX_CALLS as u64 {
+            assert!(feed(&mut session, &shell(id)).is_empty());
+        }
+        let answers = feed(&mut session, &shell(9999));
+        assert!(is_error(&answers[0]));
+    }
+
+    #[test]
+    fn output_is_streamed_only_for_a_progress_token() {
+        let mut session = connected();
+        let mut with_token = shell(1);
+        with_token["params"]["_meta"] = json!({"progressToken": "t"});
+        feed(&mut session, &with_token);
+        feed(&mut session, &shell(2));
+        let streams: Vec<_> = drain(&mut session.requests)
+            .iter()
+            .map(|request| request["params"]["stream"].clone())
+            .collect();
+        assert_eq!(streams, [true, false]);
+        for id in [2, 3] {
+            session.on_plane_message(Message {
+                id: Some(id),
+                body: Body::Event(Event::Output {
+                    text: "hi\n".to_owned(),
+                    skipped: 0,
+                }),
+            });
+        }
+        session.tick(Instant::now());
+        let progress = drain(&mut session.output);
+        assert_eq!(progress.len(), 1);
+        assert_eq!(progress[0]["params"]["progressToken"], "t");
+        reply(&mut session, 2);
+        assert_eq!(session.next_tick(), None);
+    }
+
+    #[test]
+    fn progress_is_dropped_while_the_client_does_not_read() {
+        let mut session = connected();
+        let mut with_token = shell(1);
+        with_token["params"]["_meta"] = json!({"progressToken": 0});
+        feed(&mut session, &with_token);
+        session.output.push(&vec![b' '; MAX_BACKLOG + 1]);
+        let before = session.output.len();
+        let due = session.next_tick().unwrap();
+        session.tick(due);
+        assert_eq!(session.output.len(), before);
+        assert!(session.next_tick().unwrap() > due);
+    }
+
+    #[test]
+    fn wrong_progress_token_is_a_wrong_parameter() {
+        for token in [json!(1.5), json!([]), json!(true)] {
+            let mut message = shell(1);
+            message["params"]["_meta"] = json!({"progressToken": token});
+            let answers = feed(&mut session(), &message);
+            assert_eq!(answers[0]["error"]["code"], -32602);
+            assert!(
+                answers[0]["error"]["message"]
+                    .as_str()
+                    .unwrap()
+                    .contains("_meta.progressToken")
+            );
+        }
+    }
+
+    fn message() -> impl Strategy<Value = Value> {
+        let id = 0u64..4;
+        prop_oneof![
+            id.clone().prop_map(shell),
+            id.clone().prop_map(ping),
+            id.clone().prop_map(cancelled),
+            id.prop_map(|id| json!([shell(id), ping(9), cancelled(id)])),
+            Just(json!({"jsonrpc": "2.0", "id": 1})),
+            Just(json!([1])),
+        ]
+    }
+
+    proptest! {
+        /// Whatever happens in whatever order, nothing is left over.
+        #[test]
+        fn every_call_ends(messages in proptest::collection::vec((message(), 0u8..6, 0u64..20), 0..40)) {
+            let mut session = session();
+            feed(&mut session, &initialize(BATCHES));
+            for (message, event, number) in messages {
+                feed(&mut session, &message);
+                let started = session.take_start().is_some();
+                match event {
+                    0 if started => session.on_start_failed(&crate::api::client::closed()),
+                    _ if started => session.on_connected(2, State::Ready, None),
+                    1 if matches!(session.plane, Plane::Connected { .. }) => {
+                        session.on_plane_lost(&crate::api::client::closed());
+                    }
+                    _ => {
+                        reply(&mut session, number);
+                    }
+                }
+            }
+            session.finish();
+            prop_assert!(session.is_idle());
+            prop_assert!(session.batches.is_empty());
+            drain(&mut session.output);
+            drain(&mut session.requests);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! What is allowed -> the arguments of `podman run`. Pure.
+//!
+//! The floor lives in this file and nowhere else. No configuration reaches
+//! the flags below except through the fields of `ContainerSpec`.
+
+use std::ffi::OsString;
+
+use crate::api::Resources;
+use crate::podman::delegation::Delegated;
+use crate::policy::mounts::{Access, Mount, MountKind, MountSet};
+
+/// Label keys. A container without them is not ours and is never touched.
+pub(crate) const LABEL_PREFIX: &str = "umwelt.prefix";
+pub(crate) const LABEL_SID: &str = "umwelt.sid";
+pub(crate) const LABEL_WORKSPACE: &str = "umwelt.workspace";
+
+/// Everything that decides how one sandbox container is created.
+#[derive(Debug, Clone)]
+pub(crate) struct ContainerSpec {
+    pub(crate) name: String,
+    pub(crate) prefix: String,
+    pub(crate) sid: String,
+    pub(crate) workspace: String,
+    pub(crate) image: String,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// The line that names the user in the /etc/passwd inside.
+    pub(crate) passwd_entry: String,
+    /// The derived seccomp profile.
+    pub(crate) seccomp: String,
+    /// Whether SELinux is enforcing here: then labels would bar the mounts.
+    pub(crate) selinux: bool,
+    pub(crate) resources: Resources,
+    /// The caps can be enforced.
+    pub(crate) delegated: Delegated,
+    pub(crate) mounts: MountSet,
+    /// The path inside of the program that becomes pid 1.
+    pub(crate) init: String,
+    /// Where podman writes the id of the container as soon as it has one.
+    pub(crate) cidfile: String,
+}
+
+/// Flags that no configuration can change, each with its reason.
+const FLOOR: [&str; 24] = [
+    "--detach",
+    "--rm",
+    // A missing image is an error with a hint, not a download.
+    "--pull=never",
+    "--network=none",
+    "--read-only",
+    // podman's own writable places would have no size limit.
+    "--read-only-tmpfs=false",
+    "--cap-drop=all",
+    "--security-opt=no-new-privileges",
+    // The host user's uid inside, never root.
+    "--userns=keep-id",
+    "--pid=private",
+    "--ipc=private",
+    "--uts=private",
+    "--cgroupns=private",
+    "--hostname=umwelt",
+    // podman would copy the host's proxy variables and /etc/hosts.
+    "--http-proxy=false",
+    "--no-hosts",
+    // A VOLUME of the image would be writable storage without a limit.
+    "--image-volume=ignore",
+    "--log-driver=none",
+    "--no-healthcheck",
+    "--sdnotify=ignore",
+    "--systemd=false",
+    "--restart=no",
+    "--ulimit=core=0:0",
+    // The control channel: descriptor 3.
+    "--preserve-fds=1",
+];
+
+impl ContainerSpec {
+    /// The arguments after `podman`.
+    pub(crate) fn render_argv(&self) -> Vec<OsString> {
+        let mut argv: Vec<String> = vec!["run".to_owned()];
+        argv.extend(FLOOR.map(str::to_owned));
+        argv.push(format!("--name={}", self.name));
+        argv.push(format!("--cidfile={}", self.cidfile));
+        argv.push(format!("--label={LABEL_PREFIX}={}", self.prefix));
+        argv.push(format!("--label={LABEL_SID}={}", self.sid));
+        argv.push(format!("--label={LABEL_WORKSPACE}={}", self.workspace));
+        argv.push(format!("--user={}:{}", self.uid, self.gid));
+        argv.push(format!("--passwd-entry={}", self.passwd_entry));
+        argv.push(format!("--security-opt=seccomp={}", self.seccomp));
+        if self.selinux {
+            argv.push("--security-opt=label=disable".to_owned());
+        }
+        argv.extend(render_caps(&self.resources, &self.delegated));
+        for mount in self.mounts.iter() {
+            argv.push(format!("--mount={}", render_mount(mount)));
+        }
+        argv.push("--workdir=/".to_owned());
+        argv.push(format!(
+            "--entrypoint=[{}]",
+            serde_json::Value::from(self.init.as_str())
+        ));
+        argv.push(self.image.clone());
+        argv.into_iter().map(OsString::from).collect()
+    }
+}
+
+/// The resource caps. They need the proof that they can be enforced.
+fn render_caps(resources: &Resources, _proof: &Delegated) -> [String; 4] {
+    [
+        format!("--memory={}b", resources.memory),
+        // The same value: no swap on top of the memory.
+        format!("--memory-swap={}b", resources.memory),
+        format!("--cpus={}", resources.cpus),
+        format!("--pids-limit={}", resources.pids_limit),
+    ]
+}
+
+/// One value of `--mount`: comma-separated fields, quoted as CSV, because a
+/// path may hold commas and quotes.
+fn render_mount(mount: &Mount) -> String {
+    let path = format!("dst={}", mount.path);
+    let fields = match &mount.kind {
+        MountKind::Bind { source, access } => {
+            let access = match access {
+                Access::ReadOnly => "ro=true",
+                Access::ReadWrite => "rw=true",
+            };
+            vec![
+                "type=bind".to_owned(),
+                format!("src={source}"),
+                path,
+                access.to_owned(),
+                "bind-propagation=rprivate".to_owned(),
+            ]
+        }
+        MountKind::Tmpfs { size, private } => {
+            let mode: &[&str] = if *private {
+                &["tmpfs-mode=0700", "U=true"]
+            } else {
+                &["tmpfs-mode=1777"]
+            };
+            let mut fields = vec!["type=tmpfs".to_owned(), path, format!("tmpfs-size={size}")];
+            fields.extend(mode.iter().map(|option| (*option).to_owned()));
+            // podman copies what the image has there into the tmpfs otherwise.
+            fields.extend(["exec".to_owned(), "notmpcopyup".to_owned()]);
+            fields
+        }
+    };
+    let mut fields: Vec<String> = fields.iter().map(|field| quote_csv(field)).collect();
+    fields.extend(["nosuid".to_owned(), "nodev".to_owned()]);
+    fields.join(",")
+}
+
+fn quote_csv(field: &str) -> String {
+    if field.contains(['"', ',', '\n', '\r']) || field.starts_with(' ') {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::mounts::Origin;
+
+    fn spec(mounts: Vec<Mount>) -> ContainerSpec {
+        ContainerSpec {
+            name: "umwelt-0123abcd".into(),
+            prefix: "umwelt".into(),
+            sid: "0123abcd".into(),
+            workspace: "/w".into(),
+            image: "umwelt:latest".into(),
+            uid: 1000,
+            gid: 1000,
+            passwd_entry: "u:*:1000:1000::/home/u:/bin/sh".into(),
+            seccomp: "/run/user/1000/umwelt-0123abcd/seccomp.json".into(),
+            selinux: false,
+            resources: Resources {
+                memory: 1 << 30,
+                cpus: 1.5,
+                pids_limit: 64,
+            },
+            delegated: Delegated::for_test(),
+            mounts: MountSet::merge(mounts),
+            init: "/run/umwelt/umwelt-init".into(),
+            cidfile: "/run/user/1000/umwelt-0123abcd/cid".into(),
+        }
+    }
+
+    fn argv(spec: &ContainerSpec) -> Vec<String> {
+        spec.render_argv()
+            .into_iter()
+            .map(|word| word.into_string().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn floor_is_always_there_and_image_is_last() {
+        let argv = argv(&spec(vec![]));
+        for flag in FLOOR {
+            assert!(argv.contains(&flag.to_owned()), "{flag}");
+        }
+        assert!(argv.contains(&"--memory=1073741824b".to_owned()));
+        assert!(argv.contains(&"--memory-swap=1073741824b".to_owned()));
+        assert!(argv.contains(&"--cpus=1.5".to_owned()));
+        assert_eq!(argv.last().unwrap(), "umwelt:latest");
+        assert!(!argv.iter().any(|word| word.contains("label=disable")));
+    }
+
+    #[test]
+    fn selinux_hosts_get_the_label_exception_only_there() {
+        let mut spec = spec(vec![]);
+        spec.selinux = true;
+        assert!(argv(&spec).contains(&"--security-opt=label=disable".to_owned()));
+    }
+
+    #[test]
+    fn paths_with_csv_characters_are_quoted() {
+        let mount = Mount::bind(
+            "/w/a,\"b\" c",
+            "/w/a,\"b\" c",
+            Access::ReadWrite,
+            Origin::Workspace,
+        );
+        assert_eq!(
+            render_mount(&mount),
+            r#"type=bind,"src=/w/a,""b"" c","dst=/w/a,""b"" c",rw=true,bind-propagation=rprivate,nosuid,nodev"#
+        );
+    }
+
+    #[test]
+    fn tmpfs_never_copies_up() {
+        let mount = Mount::tmpfs("/tmp", 4096, Origin::Scratch);
+        assert!(render_mount(&mount).contains("notmpcopyup"));
+    }
+}

@@ -1,0 +1,308 @@
+//! What a sandbox sees of the host, and where it can write. Pure.
+
+use std::path::Path;
+
+use crate::config::{BaseMount, Config};
+use crate::workspace::Workspace;
+
+/// Where the binary stands inside, as pid 1.
+pub(crate) const INIT_PATH: &str = "/run/umwelt/umwelt-init";
+/// Where whole outputs can be read inside.
+pub(crate) const OUTPUT_PATH: &str = "/run/umwelt/output";
+
+/// One mount, at its path inside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mount {
+    pub(crate) path: String,
+    pub(crate) kind: MountKind,
+    pub(crate) origin: Origin,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum MountKind {
+    Bind {
+        source: String,
+        access: Access,
+    },
+    /// `size` in bytes. A private one belongs to the user and to nobody else
+    /// (a home directory); others are for everybody, as /tmp is.
+    Tmpfs {
+        size: u64,
+        private: bool,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+/// Which layer asked for a mount; later ones win for the same path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Origin {
+    Scratch,
+    Base,
+    Workspace,
+    /// What the sandbox itself stands on.
+    Umwelt,
+}
+
+impl Origin {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Origin::Scratch => "scratch",
+            Origin::Base => "base",
+            Origin::Workspace => "workspace",
+            Origin::Umwelt => "umwelt",
+        }
+    }
+}
+
+impl Mount {
+    pub(crate) fn bind(path: &str, source: &str, access: Access, origin: Origin) -> Mount {
+        Mount {
+            path: path.to_owned(),
+            kind: MountKind::Bind {
+                source: source.to_owned(),
+                access,
+            },
+            origin,
+        }
+    }
+
+    pub(crate) fn tmpfs(path: &str, size: u64, origin: Origin) -> Mount {
+        Mount {
+            path: path.to_owned(),
+            kind: MountKind::Tmpfs {
+                size,
+                private: false,
+            },
+            origin,
+        }
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        !matches!(
+            self.kind,
+            MountKind::Bind {
+                access: Access::ReadOnly,
+                ..
+            }
+        )
+    }
+}
+
+/// Facts about the host that the mount set depends on, gathered beforehand.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HostFacts {
+    pub(crate) home: String,
+    /// Base bind paths that do not exist, or are no directory, on this host.
+    pub(crate) missing: Vec<String>,
+    /// All mount points of the host.
+    pub(crate) mount_points: Vec<String>,
+}
+
+/// Mounts in the order in which they are made: parents before children, one
+/// for each path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MountSet {
+    mounts: Vec<Mount>,
+}
+
+impl MountSet {
+    /// The mounts of a workspace: scratch < base < workspace, by path.
+    pub(crate) fn from_config(
+        config: &Config,
+        workspace: &Workspace,
+        host: &HostFacts,
+    ) -> MountSet {
+        let home = MountKind::Tmpfs {
+            size: config.scratch.home,
+            private: true,
+        };
+        let mut layers = vec![
+            Mount {
+                path: host.home.clone(),
+                kind: home,
+                origin: Origin::Scratch,
+            },
+            Mount::tmpfs("/tmp", config.scratch.tmp, Origin::Scratch),
+            Mount::tmpfs("/dev/shm", config.scratch.shm, Origin::Scratch),
+        ];
+        for base in &config.mounts {
+            layers.extend(base_mounts(base, host));
+        }
+        let real = workspace.as_str();
+        for path in [Some(real), workspace.alias()].into_iter().flatten() {
+            layers.push(Mount::bind(
+                path,
+                real,
+                Access::ReadWrite,
+                Origin::Workspace,
+            ));
+        }
+        MountSet::merge(layers)
+    }
+
+    /// Keeps the highest layer for each path and puts parents first. Of two
+    /// mounts of one layer for the same path the later one is kept.
+    pub(crate) fn merge(layers: Vec<Mount>) -> MountSet {
+        let mut mounts: Vec<Mount> = Vec::with_capacity(layers.len());
+        for mount in layers {
+            match mounts.iter_mut().find(|kept| kept.path == mount.path) {
+                Some(kept) if kept.origin <= mount.origin => *kept = mount,
+                Some(_) => {}
+                None => mounts.push(mount),
+            }
+        }
+        // A parent's path has fewer components than that of any child.
+        mounts.sort_by(|a, b| {
+            depth(&a.path)
+                .cmp(&depth(&b.path))
+                .then_with(|| a.path.cmp(&b.path))
+        });
+        MountSet { mounts }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Mount> {
+        self.mounts.iter()
+    }
+}
+
+/// A base mount, and for a bind each mount point below its source once more:
+/// podman's `ro` does not reach submounts, so each is covered by a read-only
+/// bind of its own.
+fn base_mounts(base: &BaseMount, host: &HostFacts) -> Vec<Mount> {
+    match base {
+        BaseMount::Tmpfs { path, size } => path
+            .to_str()
+            .map(|path| Mount::tmpfs(path, *size, Origin::Base))
+            .into_iter()
+            .collect(),
+        BaseMount::Bind { path } => {
+            let Some(path) = path.to_str() else {
+                return Vec::new();
+            };
+            if host.missing.iter().any(|missing| missing == path) {
+                return Vec::new();
+            }
+            let below = host
+                .mount_points
+                .iter()
+                .filter(|point| is_below(point, path));
+            std::iter::once(path)
+                .chain(below.map(String::as_str))
+                .map(|path| Mount::bind(path, path, Access::ReadOnly, Origin::Base))
+                .collect()
+        }
+    }
+}
+
+/// Whether `path` lies strictly below `parent`, by whole components.
+pub(crate) fn is_below(path: &str, parent: &str) -> bool {
+    path != parent && Path::new(path).starts_with(parent)
+}
+
+fn depth(path: &str) -> usize {
+    Path::new(path).components().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The mount that decides what is seen at `path`: the deepest above it.
+    fn covering<'a>(set: &'a MountSet, path: &str) -> Option<&'a Mount> {
+        let mut mounts: Vec<&Mount> = set.iter().collect();
+        mounts.reverse();
+        mounts
+            .into_iter()
+            .find(|mount| Path::new(path).starts_with(&mount.path))
+    }
+
+    fn ro(path: &str) -> Mount {
+        Mount::bind(path, path, Access::ReadOnly, Origin::Base)
+    }
+
+    fn rw(path: &str) -> Mount {
+        Mount::bind(path, path, Access::ReadWrite, Origin::Workspace)
+    }
+
+    #[test]
+    fn workspace_wins_over_a_base_mount_of_the_same_path() {
+        let set = MountSet::merge(vec![rw("/home/u/p"), ro("/home/u/p")]);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [&rw("/home/u/p")]);
+    }
+
+    #[test]
+    fn writable_workspace_under_a_read_only_parent() {
+        let set = MountSet::merge(vec![
+            rw("/home/u/dev/p"),
+            ro("/home/u/dev"),
+            Mount::tmpfs("/home/u", 1, Origin::Scratch),
+        ]);
+        assert!(covering(&set, "/home/u/dev/p/src").unwrap().is_writable());
+        assert!(!covering(&set, "/home/u/dev/p2").unwrap().is_writable());
+        assert!(covering(&set, "/home/u/.cache").unwrap().is_writable());
+        assert!(covering(&set, "/etc").is_none());
+    }
+
+    #[test]
+    fn submounts_of_a_read_only_bind_are_read_only_too() {
+        let host = HostFacts {
+            mount_points: vec!["/d/x".into(), "/d2".into(), "/d".into()],
+            ..HostFacts::default()
+        };
+        let mounts = base_mounts(&BaseMount::Bind { path: "/d".into() }, &host);
+        assert_eq!(mounts, [ro("/d"), ro("/d/x")]);
+    }
+
+    #[test]
+    fn missing_base_bind_is_left_out() {
+        let host = HostFacts {
+            missing: vec!["/d".into()],
+            ..HostFacts::default()
+        };
+        assert!(base_mounts(&BaseMount::Bind { path: "/d".into() }, &host).is_empty());
+    }
+
+    #[test]
+    fn below_means_whole_components() {
+        assert!(is_below("/a/b", "/a"));
+        assert!(!is_below("/ab", "/a"));
+        assert!(!is_below("/a", "/a"));
+    }
+
+    proptest! {
+        /// Against the naive model: replay all layers in order of origin, last
+        /// one for a path wins, and the longest matching path decides.
+        #[test]
+        fn merge_agrees_with_a_naive_model(
+            picks in prop::collection::vec((0usize..6, prop::bool::ANY, 0usize..3), 0..12),
+            probe in 0usize..6,
+        ) {
+            const PATHS: [&str; 6] = ["/a", "/a/b", "/a/b/c", "/ab", "/a/bc", "/d"];
+            const ORIGINS: [Origin; 3] = [Origin::Scratch, Origin::Base, Origin::Workspace];
+            let layers: Vec<Mount> = picks.iter().map(|(path, writable, origin)| {
+                let access = if *writable { Access::ReadWrite } else { Access::ReadOnly };
+                Mount::bind(PATHS[*path], "/s", access, ORIGINS[*origin])
+            }).collect();
+            let set = MountSet::merge(layers.clone());
+            let order: Vec<usize> = set.iter().map(|m| depth(&m.path)).collect();
+            prop_assert!(order.is_sorted());
+            let probe = format!("{}/leaf", PATHS[probe]);
+            let mut best: Option<&Mount> = None;
+            for mount in &layers {
+                if !Path::new(&probe).starts_with(&mount.path) { continue; }
+                let better = match best {
+                    None => true,
+                    Some(b) => (depth(&mount.path), mount.origin) >= (depth(&b.path), b.origin),
+                };
+                if better { best = Some(mount); }
+            }
+            prop_assert_eq!(covering(&set, &probe), best);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! One client of the socket API: bounded buffers both ways, so that a slow or
+//! hostile client harms only itself.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::api::line::{Line, LineBuffer};
+use crate::api::{ApiError, Body, Event, MAX_LINE, Message};
+use crate::sys::fdpass;
+
+/// Most bytes read before other work gets its turn.
+const TURN: usize = 256 << 10;
+/// Waiting bytes above which no more of the client's requests are read, and
+/// output events are left out.
+const HIGH_WATER: usize = 1 << 20;
+/// Waiting bytes at which the client is given up.
+const LIMIT: usize = 16 << 20;
+/// Most descriptors that may wait for their request.
+const MAX_WAITING_FDS: usize = 8;
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    lines: LineBuffer,
+    fds: VecDeque<OwnedFd>,
+    queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    /// Bytes of the first queued message that are sent already.
+    sent: usize,
+    /// Bytes in the queue.
+    waiting: usize,
+    /// Set by the handshake.
+    pub(crate) client: Option<Client>,
+    /// Requests that are not answered yet.
+    pub(crate) in_flight: usize,
+}
+
+/// Who a connection belongs to.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    pub(crate) name: String,
+    pub(crate) holds: bool,
+}
+
+/// What one turn of reading gave.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ReadState {
+    Drained,
+    MoreToRead,
+    /// The client is gone, or broke a rule that leaves nothing to answer.
+    Closed,
+}
+
+impl Connection {
+    pub(crate) fn new(socket: OwnedFd) -> Connection {
+        Connection {
+            socket,
+            lines: LineBuffer::new(MAX_LINE),
+            fds: VecDeque::new(),
+            queue: VecDeque::new(),
+            sent: 0,
+            waiting: 0,
+            client: None,
+            in_flight: 0,
+        }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether so much waits for this client that it gets nothing optional.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.waiting > HIGH_WATER
+    }
+
+    /// Reads one turn, and returns the lines that are complete.
+    pub(crate) fn read(&mut self) -> (Vec<Line>, ReadState) {
+        if self.is_slow() {
+            // Taken up again when the queue has been written.
+            return (Vec::new(), ReadState::Drained);
+        }
+        let mut buffer = vec![0; 16 << 10];
+        let mut total = 0;
+        let mut state = ReadState::MoreToRead;
+        let mut lines = Vec::new();
+        while total < TURN {
+            match fdpass::receive(self.socket.as_fd(), &mut buffer) {
+                Ok(received) if received.len == 0 => state = ReadState::Closed,
+                Ok(received) if received.truncated => state = ReadState::Closed,
+                Ok(received) => {
+                    total += received.len;
+                    self.fds.extend(received.fds);
+                    self.lines
+                        .push(buffer.get(..received.len).unwrap_or_default());
+                    lines.extend(std::iter::from_fn(|| self.lines.next_line()));
+                    if self.fds.len() > MAX_WAITING_FDS {
+                        state = ReadState::Closed;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    state = ReadState::Drained
+                }
+                Err(_) => state = ReadState::Closed,
+            }
+            if state != ReadState::MoreToRead {
+                break;
+            }
+        }
+        (lines, state)
+    }
+
+    /// The descriptors that came with the current request.
+    pub(crate) fn take_fds<const N: usize>(&mut self) -> Option<[OwnedFd; N]> {
+        if self.fds.len() < N {
+            return None;
+        }
+        let taken: Vec<OwnedFd> = self.fds.drain(..N).collect();
+        taken.try_into().ok()
+    }
+
+    pub(crate) fn result(&mut self, id: u64, reply: &impl serde::Serialize) {
+        match serde_json::to_value(reply) {
+            Ok(value) => self.answer(id, Body::Result(value)),
+            Err(error) => log::error!("cannot serialise an answer: {error}"),
+        }
+    }
+
+    pub(crate) fn error(&mut self, id: Option<u64>, error: ApiError) {
+        self.in_flight = self.in_flight.saturating_sub(usize::from(id.is_some()));
+        self.push(
+            &Message {
+                id,
+                body: Body::Error(error),
+            },
+            Vec::new(),
+        );
+    }
+
+    pub(crate) fn event(&mut self, id: u64, event: Event, fds: Vec<OwnedFd>) {
+        self.push(
+            &Message {
+                id: Some(id),
+                body: Body::Event(event),
+            },
+            fds,
+        );
+    }
+
+    fn answer(&mut self, id: u64, body: Body) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.push(&Message { id: Some(id), body }, Vec::new());
+    }
+
+    fn push(&mut self, message: &Message, fds: Vec<OwnedFd>) {
+        let mut line = match serde_json::to_vec(message) {
+            Ok(line) => line,
+            Err(error) => return log::error!("cannot serialise a message: {error}"),
+        };
+        line.push(b'\n');
+        self.waiting += line.len();
+        self.queue.push_back((line, fds));
+    }
+
+    /// Writes what fits. An error means that the client is gone or given up.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        while let Some((line, fds)) = self.queue.front() {
+            let rest = line.get(self.sent..).unwrap_or_default();
+            let borrowed: Vec<BorrowedFd<'_>> = if self.sent == 0 {
+                fds.iter().map(AsFd::as_fd).collect()
+            } else {
+                Vec::new()
+            };
+            match fdpass::send(self.socket.as_fd(), rest, &borrowed) {
+                Ok(sent) => {
+                    self.sent += sent;
+                    self.waiting = self.waiting.saturating_sub(sent);
+                    if self.sent == line.len() {
+                        self.queue.pop_front();
+                        self.sent = 0;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        if self.waiting > LIMIT {
+            return Err(io::Error::other("the client does not read its answers"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.queue.is_empty()
+    }
+}

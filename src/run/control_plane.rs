@@ -1,0 +1,399 @@
+//! All mutable state of a control plane, and the loop that changes it.
+//!
+//! The parts of the work are in the modules beside this one: `lifecycle` (the
+//! container), `handler` (requests), `commands` (what runs inside).
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use mio::{Events, Interest};
+use rustix::net::sockopt;
+
+use crate::api::{ApiError, Call, ErrorKind, ListReply, State};
+use crate::error::Error;
+use crate::podman::argv::ContainerSpec;
+use crate::run::channel::Channel;
+use crate::run::commands::Lingering;
+use crate::run::connection::{Connection, ReadState};
+use crate::run::environment::GitIdentity;
+use crate::run::job::{EndReason, Job};
+use crate::run::journal::Journal;
+use crate::run::lifecycle::Phase;
+use crate::run::poller::{Poller, Source, Timer};
+use crate::run::task::Task;
+use crate::run::watchdog::Backoff;
+use crate::workspace::{Names, Workspace};
+
+/// The regular look at what events should have told.
+const BACKSTOP: Duration = Duration::from_secs(5);
+/// A connection must say hello within this.
+const HELLO: Duration = Duration::from_secs(10);
+/// A launched control plane must get its first client within this.
+const FIRST_CLIENT: Duration = Duration::from_secs(60);
+/// How long the last answers may take to be read.
+const LEAVE: Duration = Duration::from_secs(1);
+const MAX_CONNECTIONS: usize = 256;
+
+/// What does not change while the control plane lives.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) workspace: Workspace,
+    pub(crate) names: Names,
+    pub(crate) spec: ContainerSpec,
+    pub(crate) exe: PathBuf,
+    pub(crate) user: String,
+    pub(crate) home: String,
+    pub(crate) seccomp: Vec<u8>,
+    pub(crate) list: ListReply,
+    pub(crate) inject_git_identity: bool,
+    /// Started by a client: ends with its last client.
+    pub(crate) launched: bool,
+}
+
+/// A request that waits for the sandbox.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) connection: u64,
+    pub(crate) request: u64,
+    pub(crate) call: Call,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+/// How the loop ends.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    Clean,
+    Failed(Error),
+}
+
+#[derive(Debug)]
+pub(crate) struct ControlPlane {
+    pub(crate) context: Context,
+    pub(crate) poller: Poller,
+    listener: Option<OwnedFd>,
+    signals: OwnedFd,
+    pub(crate) connections: HashMap<u64, Connection>,
+    pub(crate) jobs: HashMap<u64, Job>,
+    /// Background processes of ended commands, oldest first.
+    pub(crate) lingering: Vec<Lingering>,
+    /// Pipes that ended commands left open: read, so that nobody blocks.
+    pub(crate) discarded: HashMap<u64, OwnedFd>,
+    pub(crate) tasks: HashMap<u64, (Task, crate::run::lifecycle::TaskKind)>,
+    pub(crate) phase: Phase,
+    pub(crate) channel: Option<Channel>,
+    /// Counts containers, connections, commands and tasks.
+    next_id: u64,
+    pub(crate) container: u64,
+    pub(crate) waiting: VecDeque<Waiting>,
+    /// Who asked for the shutdown: connection and request.
+    pub(crate) shutdown_asked: Vec<(u64, u64)>,
+    pub(crate) stopping: bool,
+    ending: Option<Ending>,
+    pub(crate) git: Option<GitIdentity>,
+    pub(crate) journal: Journal,
+    pub(crate) backoff: Backoff,
+    pub(crate) restarts: u32,
+    pub(crate) commands_total: u64,
+    /// Kernel counters seen last, to tell what a command caused.
+    pub(crate) oom_kills: u64,
+    pub(crate) pids_denied: u64,
+    pub(crate) since: Instant,
+    /// A client that keeps a launched control plane alive has been there.
+    pub(crate) was_held: bool,
+    pub(crate) buffer: Vec<u8>,
+}
+
+impl ControlPlane {
+    /// `listener` is the bound socket; `signals` becomes readable when the
+    /// process is asked to end.
+    pub(crate) fn new(
+        context: Context,
+        listener: OwnedFd,
+        signals: OwnedFd,
+    ) -> io::Result<ControlPlane> {
+        let mut poller = Poller::new()?;
+        poller.add(Source::Listener, listener.as_fd(), Interest::READABLE)?;
+        poller.add(Source::Signals, signals.as_fd(), Interest::READABLE)?;
+        poller.set(Timer::Backstop, BACKSTOP);
+        if context.launched {
+            poller.set(Timer::FirstClient, FIRST_CLIENT);
+        }
+        Ok(ControlPlane {
+            journal: Journal::new(context.names.journal.clone()),
+            context,
+            poller,
+            listener: Some(listener),
+            signals,
+            connections: HashMap::new(),
+            jobs: HashMap::new(),
+            lingering: Vec::new(),
+            discarded: HashMap::new(),
+            tasks: HashMap::new(),
+            phase: Phase::Waiting,
+            channel: None,
+            next_id: 0,
+            container: 0,
+            waiting: VecDeque::new(),
+            shutdown_asked: Vec::new(),
+            stopping: false,
+            ending: None,
+            git: None,
+            backoff: Backoff::default(),
+            restarts: 0,
+            commands_total: 0,
+            oom_kills: 0,
+            pids_denied: 0,
+            since: Instant::now(),
+            was_held: false,
+            buffer: Vec::new(),
+        })
+    }
+
+    /// Runs until the sandbox is gone again.
+    pub(crate) fn run(mut self) -> Result<(), Error> {
+        self.start();
+        let mut events = Events::with_capacity(256);
+        loop {
+            if self.ending.is_some() && self.is_flushed() {
+                break;
+            }
+            let (ready, due) = self
+                .poller
+                .wait(&mut events)
+                .map_err(|error| Error::io("wait for events", error))?;
+            for source in ready {
+                self.on_ready(source);
+            }
+            for timer in due {
+                self.on_timer(timer);
+            }
+        }
+        match self.ending {
+            Some(Ending::Failed(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Ends the loop once the last answers are written.
+    pub(crate) fn leave(&mut self, ending: Ending) {
+        self.close_listener();
+        self.poller.set(Timer::Leave, LEAVE);
+        self.ending.get_or_insert(ending);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.connections.values().all(Connection::is_flushed)
+    }
+
+    pub(crate) fn state(&self) -> State {
+        if self.stopping || self.ending.is_some() {
+            return State::Stopping;
+        }
+        match self.phase {
+            Phase::Running(_) => State::Ready,
+            _ if self.restarts > 0 => State::Restarting,
+            _ => State::Starting,
+        }
+    }
+
+    fn on_ready(&mut self, source: Source) {
+        match source {
+            Source::Listener => self.accept(),
+            Source::Signals => self.on_signal(),
+            Source::Channel(number) if number == self.container => self.on_channel(),
+            // Of a container that is gone already.
+            Source::Channel(_) => {}
+            Source::Connection(id) => self.on_connection(id),
+            Source::Output(id) => self.on_output(id),
+            Source::Task(id) => self.on_task(id),
+        }
+    }
+
+    fn on_timer(&mut self, timer: Timer) {
+        match timer {
+            Timer::Timeout(id) => self.end_job(id, EndReason::TimedOut),
+            Timer::Kill(id) => self.kill_job(id),
+            Timer::Settle(id) => self.settle_job(id),
+            Timer::Drain(id) => self.finish_job(id),
+            Timer::Respawn(id) => self.respawn(id),
+            Timer::Flush(id) => self.flush_stream(id),
+            Timer::Hello(id) => self.hello_overdue(id),
+            Timer::Task(id) => self.task_overdue(id),
+            Timer::Handshake(number) => self.handshake_overdue(number),
+            Timer::Restart => self.restart_due(),
+            Timer::FirstClient => self.end_if_unused(),
+            Timer::Backstop => self.backstop(),
+            Timer::Leave => self.connections.clear(),
+        }
+    }
+
+    /// SIGTERM or SIGINT. The second one does not wait for the commands.
+    fn on_signal(&mut self) {
+        if self.stopping {
+            for job in self.jobs.values() {
+                if let Err(error) = job.cgroup.kill() {
+                    log::warn!("cannot kill command {}: {error}", job.id);
+                }
+            }
+        }
+        self.begin_stop();
+        // The pipe is emptied so that the next signal is an event again.
+        let mut buffer = [0; 64];
+        while rustix::io::read(&self.signals, &mut buffer).is_ok_and(|count| count > 0) {}
+    }
+
+    fn backstop(&mut self) {
+        self.poller.set(Timer::Backstop, BACKSTOP);
+        self.check_alive();
+        self.lingering
+            .retain(|lingering| !lingering.cgroup.remove());
+    }
+
+    fn accept(&mut self) {
+        // Connections are taken one a turn: a flood of them does not keep the
+        // others from being served.
+        let Some(listener) = &self.listener else {
+            return;
+        };
+        let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
+        match rustix::net::accept_with(listener, flags) {
+            Ok(socket) => {
+                self.poller.again(Source::Listener);
+                if let Err(error) = self.admit(socket) {
+                    log::warn!("cannot serve a client: {error}");
+                }
+            }
+            Err(rustix::io::Errno::AGAIN) => {}
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {
+                self.poller.again(Source::Listener);
+            }
+            Err(error) => log::warn!("cannot accept a client: {error}"),
+        }
+    }
+
+    /// Only this very user is served: the socket's mode says so, and this
+    /// holds also where the mode is not looked at.
+    fn admit(&mut self, socket: OwnedFd) -> io::Result<()> {
+        let peer = sockopt::socket_peercred(&socket)?;
+        if peer.uid != rustix::process::geteuid() {
+            return Err(io::Error::other(format!(
+                "it belongs to uid {}",
+                peer.uid.as_raw()
+            )));
+        }
+        let mut connection = Connection::new(socket);
+        if self.connections.len() >= MAX_CONNECTIONS {
+            let message = format!("there are {MAX_CONNECTIONS} clients already");
+            connection.error(None, ApiError::new(ErrorKind::Limit, message));
+            return connection.flush();
+        }
+        let id = self.new_id();
+        self.poller.add(
+            Source::Connection(id),
+            connection.fd(),
+            Interest::READABLE | Interest::WRITABLE,
+        )?;
+        self.poller.set(Timer::Hello(id), HELLO);
+        self.connections.insert(id, connection);
+        // Whatever came before the registration raises no event.
+        self.poller.again(Source::Connection(id));
+        Ok(())
+    }
+
+    fn hello_overdue(&mut self, id: u64) {
+        if self
+            .connections
+            .get(&id)
+            .is_some_and(|connection| connection.client.is_none())
+        {
+            self.close_connection(id);
+        }
+    }
+
+    fn on_connection(&mut self, id: u64) {
+        // First out, then in: reading may have been put off until then.
+        self.flush_connection(id);
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let (lines, state) = connection.read();
+        for line in lines {
+            self.on_line(id, line);
+        }
+        match state {
+            ReadState::Drained => {}
+            ReadState::MoreToRead => self.poller.again(Source::Connection(id)),
+            ReadState::Closed => self.close_connection(id),
+        }
+        self.flush_connection(id);
+    }
+
+    pub(crate) fn flush_connection(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let was_slow = connection.is_slow();
+        if let Err(error) = connection.flush() {
+            log::debug!("client {id}: {error}");
+            self.close_connection(id);
+        } else if was_slow && !connection.is_slow() {
+            self.poller.again(Source::Connection(id));
+        }
+    }
+
+    /// A client has left: its commands end, and maybe the sandbox does.
+    pub(crate) fn close_connection(&mut self, id: u64) {
+        let Some(connection) = self.connections.remove(&id) else {
+            return;
+        };
+        self.poller.remove(Source::Connection(id), connection.fd());
+        self.waiting.retain(|waiting| waiting.connection != id);
+        let orphans: Vec<u64> = self
+            .jobs
+            .values()
+            .filter(|job| job.connection == id)
+            .map(|job| job.id)
+            .collect();
+        for job in orphans {
+            self.end_job(job, EndReason::ClientGone);
+        }
+        if self.was_held {
+            self.end_if_unused();
+        }
+    }
+
+    fn end_if_unused(&mut self) {
+        let is_held = self.connections.values().any(|connection| {
+            connection
+                .client
+                .as_ref()
+                .is_some_and(|client| client.holds)
+        });
+        if self.context.launched && !is_held {
+            self.begin_stop();
+        }
+    }
+
+    /// Nobody new is served: the next control plane may bind the name.
+    pub(crate) fn close_listener(&mut self) {
+        let Some(listener) = self.listener.take() else {
+            return;
+        };
+        self.poller.remove(Source::Listener, listener.as_fd());
+        if let Err(error) = std::fs::remove_file(&self.context.names.socket) {
+            log::warn!("cannot remove {:?}: {error}", self.context.names.socket);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! A line of a client -> an answer now, or a command that answers later.
+
+use std::os::fd::OwnedFd;
+
+use crate::api::line::Line;
+use crate::api::{
+    API_VERSION, ApiError, Call, CancelReply, Empty, ErrorKind, Hello, HelloReply, ListReply,
+    MAX_LINE, Request, StatusReply,
+};
+use crate::run::connection::Client;
+use crate::run::control_plane::{ControlPlane, Waiting};
+use crate::run::job::EndReason;
+use crate::text;
+
+/// Most unanswered requests of one client.
+const MAX_IN_FLIGHT: usize = 512;
+/// Longest client name that is kept.
+const MAX_NAME: usize = 64;
+/// Descriptors of an `exec`: stdin, stdout, stderr.
+const EXEC_FDS: usize = 3;
+
+impl ControlPlane {
+    pub(crate) fn on_line(&mut self, id: u64, line: Line) {
+        let parsed = match line {
+            Line::Complete(bytes) => Request::parse(&bytes),
+            Line::TooLong => Err((
+                None,
+                ApiError::new(
+                    ErrorKind::Limit,
+                    format!("a line is longer than {MAX_LINE} bytes"),
+                ),
+            )),
+        };
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let request = match parsed {
+            Ok(request) => request,
+            Err((request, error)) => {
+                connection.in_flight += usize::from(request.is_some());
+                return connection.error(request, error);
+            }
+        };
+        connection.in_flight += 1;
+        if connection.in_flight > MAX_IN_FLIGHT {
+            let message = format!("more than {MAX_IN_FLIGHT} requests wait for an answer");
+            return connection.error(Some(request.id), ApiError::new(ErrorKind::Limit, message));
+        }
+        if connection.client.is_none() && !matches!(request.call, Call::Hello(_)) {
+            let error = ApiError::bad_request("the first request must be \"hello\"");
+            return connection.error(Some(request.id), error);
+        }
+        self.on_request(id, request);
+    }
+
+    fn on_request(&mut self, connection: u64, request: Request) {
+        let Request { id, call } = request;
+        match call {
+            Call::Hello(hello) => self.on_hello_request(connection, id, hello),
+            Call::Ping(_) => self.reply(connection, id, &Empty {}),
+            Call::Status(_) => {
+                let status = self.status();
+                self.reply(connection, id, &status);
+            }
+            Call::Cancel(cancel) => self.on_cancel(connection, id, cancel.request),
+            Call::Shutdown(_) => {
+                self.shutdown_asked.push((connection, id));
+                self.begin_stop();
+            }
+            Call::Exec(_) => match self.exec_pipes(connection) {
+                Ok(fds) => self.need_sandbox(Waiting {
+                    connection,
+                    request: id,
+                    call,
+                    fds,
+                }),
+                Err(error) => self.refuse(connection, id, error),
+            },
+            call => self.need_sandbox(Waiting {
+                connection,
+                request: id,
+                call,
+                fds: Vec::new(),
+            }),
+        }
+    }
+
+    /// The pipes of an `exec`. Anything but a pipe is refused: through a
+    /// descriptor of a file the sandbox could open that file anew, for writing.
+    fn exec_pipes(&mut self, connection: u64) -> Result<Vec<OwnedFd>, ApiError> {
+        let fds: Option<[OwnedFd; EXEC_FDS]> = self
+            .connections
+            .get_mut(&connection)
+            .and_then(|connection| connection.take_fds());
+        let Some(fds) = fds else {
+            return Err(ApiError::bad_request(
+                "\"exec\" needs three pipes as descriptors",
+            ));
+        };
+        let is_pipe = |fd: &OwnedFd| {
+            rustix::fs::fstat(fd).is_ok_and(|stat| {
+                rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Fifo
+            })
+        };
+        if !fds.iter().all(is_pipe) {
+            return Err(ApiError::bad_request(
+                "the descriptors of \"exec\" must be pipes",
+            ));
+        }
+        Ok(fds.into())
+    }
+
+    fn on_hello_request(&mut self, id: u64, request: u64, hello: Hello) {
+        if hello.api != API_VERSION {
+            let message = format!(
+                "the client speaks version {} of the API, this control plane {API_VERSION}",
+                hello.api
+            );
+            let error = ApiError::new(ErrorKind::Version, message).with_hint(
+                "stop the sandbox with umwelt-ctl stop; it starts again in the new version",
+            );
+            return self.refuse(id, request, error);
+        }
+        let reply = HelloReply {
+            api: API_VERSION,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            sid: self.context.spec.sid.clone(),
+            workspace: self.context.workspace.as_str().to_owned(),
+            state: self.state(),
+        };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            let name: String = text::printable(&hello.client)
+                .chars()
+                .take(MAX_NAME)
+                .collect();
+            connection.client = Some(Client {
+                name,
+                holds: hello.holds,
+            });
+            self.was_held |= hello.holds;
+            connection.result(request, &reply);
+        }
+    }
+
+    fn status(&self) -> StatusReply {
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        StatusReply {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            sid: self.context.spec.sid.clone(),
+            workspace: self.context.workspace.as_str().to_owned(),
+            state: self.state(),
+            pid: std::process::id(),
+            container: self.context.spec.name.clone(),
+            image: self.context.spec.image.clone(),
+            init_pid: self
+                .verified()
+                .map(|verified| verified.pid.as_raw_nonzero().get().unsigned_abs()),
+            uptime_s: self.since.elapsed().as_secs(),
+            restarts: self.restarts,
+            clients: count(
+                self.connections
+                    .values()
+                    .filter(|c| c.client.as_ref().is_some_and(|c| c.holds))
+                    .count(),
+            ),
+            commands_running: count(self.jobs.len()),
+            commands_total: self.commands_total,
+            network: self.context.list.network.clone(),
+            launched: self.context.launched,
+        }
+    }
+
+    fn on_cancel(&mut self, connection: u64, id: u64, request: u64) {
+        let same = |c: u64, r: u64| c == connection && r == request;
+        let job = self
+            .jobs
+            .values()
+            .find(|job| same(job.connection, job.request))
+            .map(|job| job.id);
+        let waits = self
+            .waiting
+            .iter()
+            .position(|waiting| same(waiting.connection, waiting.request));
+        self.reply(
+            connection,
+            id,
+            &CancelReply {
+                was_running: job.is_some() || waits.is_some(),
+            },
+        );
+        if let Some(job) = job {
+            self.end_job(job, EndReason::Cancelled);
+        }
+        if let Some(waiting) = waits.and_then(|at| self.waiting.remove(at)) {
+            let error = ApiError::new(
+                ErrorKind::CannotRun,
+                "cancelled before the sandbox was ready",
+            );
+            self.refuse(waiting.connection, waiting.request, error);
+        }
+    }
+
+    /// Serves a request now, or when the sandbox is ready.
+    fn need_sandbox(&mut self, waiting: Waiting) {
+        if self.stopping || self.is_leaving() {
+            let error = ApiError::new(ErrorKind::Stopping, "the sandbox is being stopped");
+            return self.refuse(waiting.connection, waiting.request, error);
+        }
+        self.waiting.push_back(waiting);
+        self.serve_waiting();
+    }
+
+    /// Starts all that waits, once the sandbox is there.
+    pub(crate) fn serve_waiting(&mut self) {
+        while self.verified().is_some() && self.git.is_some() {
+            let Some(waiting) = self.waiting.pop_front() else {
+                break;
+            };
+            let Waiting {
+                connection,
+                request,
+                call,
+                fds,
+            } = waiting;
+            match call {
+                Call::List(_) => {
+                    let list = self.list();
+                    self.reply(connection, request, &list);
+                }
+                call => {
+                    if let Err(error) = self.start_command(connection, request, call, fds) {
+                        self.refuse(connection, request, error);
+                    }
+                }
+            }
+            self.flush_connection(connection);
+        }
+        self.flush_channel();
+    }
+
+    fn list(&self) -> ListReply {
+        self.context.list.clone()
+    }
+
+    pub(crate) fn reply(&mut self, connection: u64, id: u64, reply: &impl serde::Serialize) {
+        if let Some(connection) = self.connections.get_mut(&connection) {
+            connection.result(id, reply);
+        }
+    }
+
+    pub(crate) fn refuse(&mut self, connection: u64, id: u64, error: ApiError) {
+        if let Some(connection) = self.connections.get_mut(&connection) {
+            connection.error(Some(id), error);
+        }
+    }
+}

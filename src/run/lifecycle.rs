@@ -1,0 +1,630 @@
+//! The life of the container: create, verify, notice its death, create it
+//! again, remove it. Every podman call is a task that the loop awaits.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use mio::Interest;
+
+use crate::api::{ApiError, Empty, ErrorKind, Outcome};
+use crate::error::Error;
+use crate::init::wire::{FromInit, VERSION};
+use crate::podman::{self, PodmanError};
+use crate::run::channel::{Channel, ChannelState, Packet};
+use crate::run::control_plane::{ControlPlane, Ending};
+use crate::run::environment::{GIT_ARGS, GitIdentity};
+use crate::run::job::EndReason;
+use crate::run::poller::{Source, Timer};
+use crate::run::task::{Finished, Task};
+use crate::run::verify::{self, Hello, Verified};
+
+/// podman creates a container in one or two seconds; the first time that an
+/// image is used its files are copied for the user's ids, which takes longer.
+const CREATE_LIMIT: Duration = Duration::from_secs(300);
+const REMOVE_LIMIT: Duration = Duration::from_secs(30);
+/// From the start of the container to the first packet of pid 1.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
+
+/// Where the container stands.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// `podman run` is under way, or pid 1 has not spoken yet.
+    Creating {
+        attempt: u32,
+    },
+    Running(Running),
+    /// Containers of ours are being removed.
+    Removing {
+        next: AfterRemoval,
+        found: usize,
+    },
+    /// Nothing exists; a timer or a request leads on.
+    Waiting,
+}
+
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) verified: Verified,
+    since: Instant,
+}
+
+/// What follows when everything of ours is removed.
+#[derive(Debug)]
+pub(crate) enum AfterRemoval {
+    /// Create it, unless the removal found nothing that could have been in
+    /// the way: then the error stands.
+    Retry(Error),
+    CreateAfter(Duration),
+    Fail(Error),
+    Leave,
+}
+
+/// What a task was started for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TaskKind {
+    /// With the number of the container.
+    Create(u64),
+    /// Look for containers with our labels.
+    FindLeftovers,
+    Remove,
+    GitIdentity,
+}
+
+impl ControlPlane {
+    /// The first container, and what else a command needs.
+    pub(crate) fn start(&mut self) {
+        if self.context.inject_git_identity {
+            self.ask_git();
+        } else {
+            self.git = Some(GitIdentity::default());
+        }
+        self.create(0);
+    }
+
+    fn ask_git(&mut self) {
+        let mut command = std::process::Command::new("git");
+        command.args(GIT_ARGS).current_dir("/").env_clear();
+        // Only what names the user's own files; a repository cannot speak.
+        for name in ["PATH", "HOME", "XDG_CONFIG_HOME"] {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        match Task::spawn(command) {
+            Ok(task) => self.add_task(task, TaskKind::GitIdentity, REMOVE_LIMIT),
+            Err(error) => {
+                log::info!("no git identity: {error}");
+                self.git = Some(GitIdentity::default());
+            }
+        }
+    }
+
+    fn create(&mut self, attempt: u32) {
+        self.container = self.new_id();
+        self.phase = Phase::Creating { attempt };
+        if let Err(error) = self.try_create() {
+            self.remove_then(AfterRemoval::Fail(error));
+        }
+    }
+
+    fn try_create(&mut self) -> Result<(), Error> {
+        self.write_runtime_files()?;
+        let (channel, theirs) =
+            Channel::pair().map_err(|error| Error::io("make the channel to pid 1", error))?;
+        let mut command = podman::command(self.context.spec.render_argv());
+        crate::sys::inherit::pass_as_fd3(&mut command, theirs.as_fd());
+        let task = Task::spawn(command).map_err(PodmanError::Spawn)?;
+        drop(theirs);
+        let source = Source::Channel(self.container);
+        self.poller
+            .add(
+                source,
+                channel.fd(),
+                Interest::READABLE | Interest::WRITABLE,
+            )
+            .map_err(|error| Error::io("watch the channel to pid 1", error))?;
+        self.channel = Some(channel);
+        self.add_task(task, TaskKind::Create(self.container), CREATE_LIMIT);
+        Ok(())
+    }
+
+    /// The files that podman reads, or that are mounted: all of them written
+    /// anew, as nobody knows what an earlier life has left.
+    fn write_runtime_files(&self) -> Result<(), Error> {
+        let write = |name: &str, bytes: &[u8]| {
+            let path = self.context.names.runtime.join(name);
+            remove_if_there(&path)
+                .and_then(|()| std::fs::write(&path, bytes))
+                .map_err(|error| Error::io(format!("write {path:?}"), error))
+        };
+        write("seccomp.json", &self.context.seccomp)?;
+        write(
+            "hosts",
+            b"127.0.0.1 localhost umwelt\n::1 localhost ip6-localhost ip6-loopback\n",
+        )?;
+        let cid = self.cidfile();
+        remove_if_there(&cid).map_err(|error| Error::io(format!("remove {cid:?}"), error))
+    }
+
+    fn cidfile(&self) -> PathBuf {
+        PathBuf::from(&self.context.spec.cidfile)
+    }
+
+    fn add_task(&mut self, task: Task, kind: TaskKind, limit: Duration) {
+        let id = self.new_id();
+        if let Err(error) = self
+            .poller
+            .add(Source::Task(id), task.pidfd(), Interest::READABLE)
+        {
+            // Without events it still ends by its time limit.
+            log::error!("cannot watch podman: {error}");
+        }
+        self.poller.set(Timer::Task(id), limit);
+        self.tasks.insert(id, (task, kind));
+        // It may have ended before it was watched.
+        self.poller.again(Source::Task(id));
+    }
+
+    pub(crate) fn task_overdue(&mut self, id: u64) {
+        if let Some((task, kind)) = self.tasks.get_mut(&id) {
+            log::error!("{kind:?}: podman takes too long, ending it");
+            task.kill();
+        }
+    }
+
+    pub(crate) fn on_task(&mut self, id: u64) {
+        let Some((task, kind)) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        let kind = *kind;
+        let finished = match task.finish() {
+            Ok(None) => return,
+            Ok(Some(finished)) => Some(finished),
+            Err(error) => {
+                log::error!("{kind:?}: {error}");
+                None
+            }
+        };
+        if let Some((task, _)) = self.tasks.remove(&id) {
+            self.poller.remove(Source::Task(id), task.pidfd());
+        }
+        match kind {
+            TaskKind::Create(number) => self.created(number, finished),
+            TaskKind::FindLeftovers => self.leftovers_found(finished),
+            TaskKind::Remove => self.removed(finished),
+            TaskKind::GitIdentity => {
+                let output = finished
+                    .filter(|finished| finished.status.success())
+                    .map(|finished| finished.stdout);
+                self.git = Some(GitIdentity::parse(
+                    &output.unwrap_or_default(),
+                    &self.context.home,
+                ));
+                self.serve_waiting();
+            }
+        }
+    }
+
+    /// `podman run` has ended. pid 1 may have spoken long before.
+    fn created(&mut self, number: u64, finished: Option<Finished>) {
+        if number != self.container {
+            return;
+        }
+        let attempt = match self.phase {
+            Phase::Creating { attempt } => attempt,
+            Phase::Removing { .. } => return self.start_removal(),
+            Phase::Running(_) | Phase::Waiting => {
+                if let Some(finished) = finished.filter(|finished| !finished.status.success()) {
+                    log::warn!(
+                        "podman run ended with {}: {}",
+                        finished.status,
+                        finished.stderr
+                    );
+                }
+                return;
+            }
+        };
+        let error = match finished {
+            Some(finished) if finished.status.success() && self.channel.is_some() => {
+                return self.poller.set(Timer::Handshake(number), HANDSHAKE_LIMIT);
+            }
+            Some(finished) if finished.status.success() => PodmanError::NoHandshake {
+                detail: "pid 1 ended at once".to_owned(),
+            },
+            Some(finished) => self.create_error(&finished),
+            None => PodmanError::NoHandshake {
+                detail: "podman's end was not seen".to_owned(),
+            },
+        };
+        self.create_failed(Error::Podman(error), attempt);
+    }
+
+    fn create_error(&self, finished: &Finished) -> PodmanError {
+        // The one case with a remedy of its own. `--pull=never` says so with
+        // these words since podman 4.
+        if finished.stderr.contains("image not known") {
+            return PodmanError::MissingImage {
+                image: self.context.spec.image.clone(),
+            };
+        }
+        PodmanError::Failed {
+            what: "create the sandbox",
+            status: finished.status.to_string(),
+            stderr: finished.stderr.clone(),
+        }
+    }
+
+    fn create_failed(&mut self, error: Error, attempt: u32) {
+        if self.restarts > 0 {
+            log::error!("cannot create the sandbox again: {error}");
+            self.fail_waiting(&error);
+            let wait = self.backoff.after_failure();
+            self.remove_then(AfterRemoval::CreateAfter(wait));
+        } else if attempt == 0 {
+            // A container of an earlier life may be in the way.
+            self.remove_then(AfterRemoval::Retry(error));
+        } else {
+            self.remove_then(AfterRemoval::Fail(error));
+        }
+    }
+
+    pub(crate) fn handshake_overdue(&mut self, number: u64) {
+        if let Phase::Creating { attempt } = self.phase
+            && number == self.container
+        {
+            let detail = format!("pid 1 was silent for {} seconds", HANDSHAKE_LIMIT.as_secs());
+            self.create_failed(Error::Podman(PodmanError::NoHandshake { detail }), attempt);
+        }
+    }
+
+    pub(crate) fn on_channel(&mut self) {
+        let Some(channel) = &mut self.channel else {
+            return;
+        };
+        if let Err(error) = channel.flush() {
+            log::info!("channel to pid 1: {error}");
+        }
+        let turn = channel.receive();
+        for packet in turn.packets {
+            self.on_packet(packet);
+        }
+        match turn.state {
+            ChannelState::Drained => {}
+            ChannelState::MoreToRead => self.poller.again(Source::Channel(self.container)),
+            ChannelState::Closed(reason) => self.container_gone(&reason),
+        }
+    }
+
+    fn on_packet(&mut self, packet: Packet) {
+        let Packet { message, fds, pid } = packet;
+        match message {
+            FromInit::Hello {
+                version,
+                setns_errno,
+            } => {
+                let hello = pid.map(|pid| Hello { pid, setns_errno });
+                self.on_hello(version, hello);
+            }
+            FromInit::Started { id, pid: _ } => self.job_started(id, fds),
+            FromInit::Failed { id, stage, errno } => self.job_failed(id, stage, errno),
+            FromInit::Exited { id, status } => self.job_exited(id, status),
+        }
+    }
+
+    fn on_hello(&mut self, version: u32, hello: Option<Hello>) {
+        if !matches!(self.phase, Phase::Creating { .. }) || self.stopping {
+            return;
+        }
+        let checked = match hello {
+            Some(hello) if version == VERSION => {
+                verify::verify(&self.context.spec, &self.context.exe, hello).map_err(Error::Verify)
+            }
+            _ => {
+                let detail = format!("pid 1 speaks version {version}, not {VERSION}");
+                Err(Error::Podman(PodmanError::NoHandshake { detail }))
+            }
+        };
+        match checked {
+            Ok(verified) => {
+                self.oom_kills = verified.memory_events.count("oom_kill");
+                self.pids_denied = verified.pids_events.count("max");
+                self.phase = Phase::Running(Running {
+                    verified,
+                    since: Instant::now(),
+                });
+                self.announce_ready();
+                self.serve_waiting();
+            }
+            // A seal that does not hold is not tried again.
+            Err(error) => self.remove_then(AfterRemoval::Fail(error)),
+        }
+    }
+
+    fn announce_ready(&self) {
+        if !self.context.launched {
+            let line = format!(
+                "umwelt-run: sandbox {} is ready for {}\n",
+                self.context.names.container,
+                crate::text::printable(self.context.workspace.as_str())
+            );
+            crate::cli::write_stderr(line.as_bytes());
+        }
+    }
+
+    /// The descriptor of pid 1 has closed, or pid 1 was found dead.
+    fn container_gone(&mut self, reason: &str) {
+        self.drop_channel();
+        match &self.phase {
+            // `podman run` knows why, and has not ended yet; or it has, and
+            // its end was taken for success.
+            Phase::Creating { attempt } => {
+                let attempt = *attempt;
+                if !self.is_task_running(TaskKind::Create(self.container)) {
+                    let error = PodmanError::NoHandshake {
+                        detail: reason.to_owned(),
+                    };
+                    self.create_failed(Error::Podman(error), attempt);
+                }
+            }
+            Phase::Running(running) => {
+                let lived = running.since.elapsed();
+                log::error!("the sandbox has ended by itself: {reason}; creating it again");
+                self.lose_jobs("the sandbox ended while the command ran; it is created again");
+                self.restarts += 1;
+                let wait = self.backoff.after_death(lived);
+                self.remove_then(AfterRemoval::CreateAfter(wait));
+            }
+            Phase::Removing { .. } | Phase::Waiting => {}
+        }
+    }
+
+    fn is_task_running(&self, kind: TaskKind) -> bool {
+        self.tasks.values().any(|(_, running)| *running == kind)
+    }
+
+    /// The backstop of the channel's end of file.
+    pub(crate) fn check_alive(&mut self) {
+        if let Phase::Running(running) = &self.phase
+            && verify::has_ended(&running.verified.pidfd)
+        {
+            self.container_gone("pid 1 has ended");
+        }
+    }
+
+    fn drop_channel(&mut self) {
+        if let Some(channel) = self.channel.take() {
+            self.poller
+                .remove(Source::Channel(self.container), channel.fd());
+        }
+    }
+
+    fn lose_jobs(&mut self, reason: &str) {
+        let ids: Vec<u64> = self.jobs.keys().copied().collect();
+        for id in ids {
+            self.lose_job(
+                id,
+                Outcome::Lost {
+                    reason: reason.to_owned(),
+                },
+            );
+        }
+        self.lingering.clear();
+    }
+
+    /// Ends the container and removes what podman has of it. Closing the
+    /// channel ends pid 1, and with it all that runs inside, at once.
+    fn remove_then(&mut self, next: AfterRemoval) {
+        self.drop_channel();
+        self.phase = Phase::Removing { next, found: 0 };
+        // A `podman run` under way could create what was just removed. Its
+        // container ends as soon as it begins, so it is waited for.
+        let creating = self
+            .tasks
+            .iter()
+            .find(|(_, (_, kind))| matches!(kind, TaskKind::Create(_)));
+        match creating.map(|(id, _)| *id) {
+            Some(id) => self.poller.set(Timer::Task(id), REMOVE_LIMIT),
+            None => self.start_removal(),
+        }
+    }
+
+    fn start_removal(&mut self) {
+        match self.container_id() {
+            Some(id) => self.remove(vec![id]),
+            None => self.find_leftovers(),
+        }
+    }
+
+    /// The id that `podman run` has written: a container of ours for certain.
+    fn container_id(&self) -> Option<String> {
+        let text = std::fs::read_to_string(self.cidfile()).ok()?;
+        let id = text.trim();
+        (id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| id.to_owned())
+    }
+
+    fn find_leftovers(&mut self) {
+        let spec = &self.context.spec;
+        let args = podman::leftovers_args(&spec.prefix, &spec.sid);
+        self.podman_task(args, TaskKind::FindLeftovers);
+    }
+
+    fn podman_task(&mut self, args: Vec<OsString>, kind: TaskKind) {
+        match Task::spawn(podman::command(args)) {
+            Ok(task) => self.add_task(task, kind, REMOVE_LIMIT),
+            Err(error) => {
+                log::error!("cannot start podman to clean up: {error}");
+                self.removal_done();
+            }
+        }
+    }
+
+    fn leftovers_found(&mut self, finished: Option<Finished>) {
+        let output = finished
+            .filter(|finished| finished.status.success())
+            .map(|finished| finished.stdout);
+        let ids: Vec<String> = output
+            .unwrap_or_default()
+            .lines()
+            .map(str::to_owned)
+            .collect();
+        if ids.is_empty() {
+            self.removal_done();
+        } else {
+            self.remove(ids);
+        }
+    }
+
+    fn remove(&mut self, ids: Vec<String>) {
+        if let Phase::Removing { found, .. } = &mut self.phase {
+            *found += ids.len();
+        }
+        self.podman_task(podman::remove_args(&ids), TaskKind::Remove);
+    }
+
+    fn removed(&mut self, finished: Option<Finished>) {
+        if let Some(finished) = finished.filter(|finished| !finished.status.success()) {
+            log::error!(
+                "podman rm ended with {}: {}",
+                finished.status,
+                finished.stderr
+            );
+        }
+        self.removal_done();
+    }
+
+    fn removal_done(&mut self) {
+        let Phase::Removing { next, found } = std::mem::replace(&mut self.phase, Phase::Waiting)
+        else {
+            return;
+        };
+        match next {
+            _ if self.stopping => self.leave(Ending::Clean),
+            AfterRemoval::Retry(_) if found > 0 => self.create(1),
+            AfterRemoval::Retry(error) | AfterRemoval::Fail(error) => self.fail(error),
+            AfterRemoval::CreateAfter(wait) => self.poller.set(Timer::Restart, wait),
+            AfterRemoval::Leave => self.leave(Ending::Clean),
+        }
+        if self.is_leaving() {
+            self.answer_shutdown();
+        }
+    }
+
+    pub(crate) fn restart_due(&mut self) {
+        if matches!(self.phase, Phase::Waiting) && !self.stopping && !self.is_leaving() {
+            self.create(0);
+        }
+    }
+
+    /// The start failed for good: whoever waits is told.
+    fn fail(&mut self, error: Error) {
+        self.fail_waiting(&error);
+        self.leave(Ending::Failed(error));
+    }
+
+    fn fail_waiting(&mut self, error: &Error) {
+        let reply = start_error(error);
+        for waiting in std::mem::take(&mut self.waiting) {
+            if let Some(connection) = self.connections.get_mut(&waiting.connection) {
+                connection.error(Some(waiting.request), reply.clone());
+            }
+            self.flush_connection(waiting.connection);
+        }
+    }
+
+    /// The orderly end: commands, container, files.
+    pub(crate) fn begin_stop(&mut self) {
+        if self.stopping || self.is_leaving() {
+            return;
+        }
+        self.stopping = true;
+        self.close_listener();
+        let gone = Error::Api(ApiError::new(
+            ErrorKind::Stopping,
+            "the sandbox is being stopped",
+        ));
+        self.fail_waiting(&gone);
+        let ids: Vec<u64> = self.jobs.keys().copied().collect();
+        for id in ids {
+            self.end_job(id, EndReason::Stopping);
+        }
+        self.stop_when_idle();
+    }
+
+    /// Goes on with the stop once no command is left.
+    pub(crate) fn stop_when_idle(&mut self) {
+        if !self.stopping || !self.jobs.is_empty() {
+            return;
+        }
+        match self.phase {
+            Phase::Creating { .. } | Phase::Running(_) => self.remove_then(AfterRemoval::Leave),
+            Phase::Waiting => {
+                self.leave(Ending::Clean);
+                self.answer_shutdown();
+            }
+            Phase::Removing { .. } => {}
+        }
+    }
+
+    fn answer_shutdown(&mut self) {
+        for (connection, request) in std::mem::take(&mut self.shutdown_asked) {
+            if let Some(client) = self.connections.get_mut(&connection) {
+                client.result(request, &Empty {});
+            }
+            self.flush_connection(connection);
+        }
+    }
+
+    /// Sends what is queued for pid 1.
+    pub(crate) fn flush_channel(&mut self) {
+        if let Some(channel) = &mut self.channel
+            && let Err(error) = channel.flush()
+        {
+            // Its end of file follows and says the rest.
+            log::info!("channel to pid 1: {error}");
+        }
+    }
+
+    pub(crate) fn verified(&self) -> Option<&Verified> {
+        match &self.phase {
+            Phase::Running(running) => Some(&running.verified),
+            _ => None,
+        }
+    }
+
+    /// The descriptor of the null device, as stdin of commands. A pipe would
+    /// do too, but then programs like ripgrep read it in place of the tree.
+    pub(crate) fn open_null() -> io::Result<OwnedFd> {
+        std::fs::File::open("/dev/null").map(OwnedFd::from)
+    }
+}
+
+/// A start failure as the API tells it, with the exit code's kind.
+fn start_error(error: &Error) -> ApiError {
+    let kind = match (error, error.exit_code()) {
+        (Error::Api(error), _) => error.kind,
+        (_, crate::error::exit_code::USAGE) => ErrorKind::BadConfig,
+        (_, crate::error::exit_code::NO_DELEGATION) => ErrorKind::NoDelegation,
+        _ => ErrorKind::StartFailed,
+    };
+    ApiError {
+        kind,
+        message: error.to_string(),
+        hint: error.hint(),
+    }
+}
+
+impl From<&Error> for ApiError {
+    fn from(error: &Error) -> ApiError {
+        start_error(error)
+    }
+}
+
+fn remove_if_there(path: &std::path::Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
