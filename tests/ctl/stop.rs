@@ -61,6 +61,7 @@ impl Drop for Process {
 
 /// Not a test: what `Process` runs.
 #[test]
+#[allow(clippy::exit, reason = "it plays a process that ends")]
 fn control_plane_process() {
     let var = |name: &str| std::env::var(name);
     let Ok(socket) = var("UMWELT_TEST_SOCKET") else {
@@ -157,7 +158,7 @@ fn what_a_dead_control_plane_left_needs_hard_and_only_ours_goes() {
     assert!(!exists(&home.socket()));
     let log = home.podman_log();
     assert!(
-        log.contains(&format!("rm --force --time 0 {ID}\n")),
+        log.contains(&format!("rm --force --ignore --time=0 --volumes -- {ID}\n")),
         "{log}"
     );
     assert!(!log.contains(OTHER_ID), "{log}");
