@@ -37,6 +37,9 @@ pub(crate) fn command(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Comm
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::null());
+    if let Some(usual) = crate::dirs::usual_runtime() {
+        command.env("XDG_RUNTIME_DIR", usual);
+    }
     for name in ENVIRONMENT {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
