@@ -3,7 +3,10 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use sha2::{Digest, Sha256};
 
@@ -42,6 +45,22 @@ impl fmt::Display for SessionId {
     }
 }
 
+/// Tells a file apart from whatever is put in its place later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileId {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+impl FileId {
+    pub(crate) fn from_metadata(metadata: &std::fs::Metadata) -> FileId {
+        FileId {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }
+    }
+}
+
 /// A workspace that passed the rule: an existing directory, by its real path.
 #[derive(Debug, Clone)]
 pub(crate) struct Workspace {
@@ -50,6 +69,7 @@ pub(crate) struct Workspace {
     /// The absolute path that the client used, where it leads through a link.
     alias: Option<String>,
     sid: SessionId,
+    id: FileId,
 }
 
 impl Workspace {
@@ -69,6 +89,11 @@ impl Workspace {
         &self.sid
     }
 
+    /// What the directory was when it passed the rule.
+    pub(crate) fn id(&self) -> FileId {
+        self.id
+    }
+
     /// Applies the workspace rule to `path` as given by a person or a client.
     pub(crate) fn resolve(path: &Path, dirs: &Dirs) -> Result<Workspace, WorkspaceError> {
         let given = std::path::absolute(path)
@@ -82,6 +107,7 @@ impl Workspace {
             return Err(WorkspaceError::Refused { path: real, reason });
         }
         let path = checked_text(&real)?;
+        let id = identify(&real).map_err(|error| WorkspaceError::Gone(real.clone(), error))?;
         let alias = lexical(&given);
         let alias = if alias == real {
             None
@@ -90,6 +116,7 @@ impl Workspace {
         };
         Ok(Workspace {
             sid: SessionId::from_path(&path),
+            id,
             path,
             alias,
         })
@@ -142,6 +169,20 @@ fn current_dir() -> Result<PathBuf, WorkspaceError> {
         }
         _ => Ok(real),
     }
+}
+
+/// Looks at the directory itself: a link that has taken the place of one of
+/// the path's components since it was resolved is refused.
+fn identify(real: &Path) -> io::Result<FileId> {
+    let dir = rustix::fs::openat2(
+        rustix::fs::CWD,
+        real,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::NO_SYMLINKS,
+    )?;
+    let metadata = std::fs::File::from(dir).metadata()?;
+    Ok(FileId::from_metadata(&metadata))
 }
 
 /// An alias is a convenience: one that cannot be mounted safely is left out.
@@ -238,7 +279,7 @@ fn system_tree(path: &Path) -> Option<PathBuf> {
 }
 
 /// Directories whose content would hand the agent the sandbox itself.
-fn private_places(dirs: &Dirs, home: &Path) -> [(PathBuf, &'static str); 5] {
+fn private_places(dirs: &Dirs, home: &Path) -> [(PathBuf, &'static str); 6] {
     let storage = std::env::var_os("XDG_DATA_HOME")
         .map(PathBuf::from)
         .filter(|path| path.is_absolute())
@@ -250,6 +291,10 @@ fn private_places(dirs: &Dirs, home: &Path) -> [(PathBuf, &'static str); 5] {
         (dirs.data.clone(), "umwelt's data directory"),
         (dirs.runtime.clone(), "the runtime directory"),
         (storage, "podman's storage"),
+        (
+            dirs.config.with_file_name("containers"),
+            "podman's configuration",
+        ),
     ]
 }
 

@@ -827,9 +827,10 @@ fn output_pipe(jobs: usize) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((read, write))
 }
 
-/// A command text that is too long for an argument, in a memory file.
+/// A command text that is too long for an argument or for a packet, in a
+/// memory file.
 fn long_script(command: &str) -> io::Result<Option<OwnedFd>> {
-    if command.len() <= MAX_INLINE {
+    if encoded_len(command) <= MAX_INLINE {
         return Ok(None);
     }
     let memory = rustix::fs::memfd_create("command", MemfdFlags::CLOEXEC)?;
@@ -856,13 +857,25 @@ fn checked_argv(argv: Vec<String>) -> Result<Vec<String>, ApiError> {
         return Err(ApiError::bad_request("\"argv\" names no program"));
     }
     check_words(&argv)?;
-    let length: usize = argv.iter().map(|word| word.len() + 16).sum();
+    let length: usize = argv.iter().map(|word| encoded_len(word)).sum();
     if length > MAX_INLINE {
         return Err(ApiError::bad_request(format!(
             "\"argv\" is longer than {MAX_INLINE} bytes in all"
         )));
     }
     Ok(argv)
+}
+
+/// Length in a packet: JSON writes a control character as six bytes.
+fn encoded_len(text: &str) -> usize {
+    text.bytes()
+        .map(|byte| match byte {
+            0..=0x1f | 0x7f => 6,
+            b'"' | b'\\' => 2,
+            _ => 1,
+        })
+        .sum::<usize>()
+        + "\"\",".len()
 }
 
 fn check_words(words: &[String]) -> Result<(), ApiError> {
@@ -958,6 +971,11 @@ mod tests {
     #[test]
     fn long_commands_travel_in_a_memory_file() {
         assert!(long_script("echo").unwrap().is_none());
+        assert!(
+            long_script(&"\x01".repeat(MAX_INLINE / 5))
+                .unwrap()
+                .is_some()
+        );
         let text = "x".repeat(MAX_INLINE + 1);
         let file = std::fs::File::from(long_script(&text).unwrap().unwrap());
         assert_eq!(io::read_to_string(file).unwrap(), text);

@@ -4,6 +4,7 @@
 //! container), `handler` (requests), `commands` (what runs inside).
 
 use std::collections::{HashMap, VecDeque};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -47,6 +48,8 @@ pub(crate) struct Context {
     pub(crate) user: String,
     pub(crate) home: String,
     pub(crate) seccomp: Vec<u8>,
+    /// Where podman and git are looked for.
+    pub(crate) search_path: OsString,
     pub(crate) list: ListReply,
     pub(crate) inject_git_identity: bool,
     /// Started by a client: ends with its last client.

@@ -88,7 +88,8 @@ impl ControlPlane {
         let mut command = std::process::Command::new("git");
         command.args(GIT_ARGS).current_dir("/").env_clear();
         // Only what names the user's own files; a repository cannot speak.
-        for name in ["PATH", "HOME", "XDG_CONFIG_HOME"] {
+        command.env("PATH", &self.context.search_path);
+        for name in ["HOME", "XDG_CONFIG_HOME"] {
             if let Some(value) = std::env::var_os(name) {
                 command.env(name, value);
             }
@@ -114,7 +115,8 @@ impl ControlPlane {
         self.write_runtime_files()?;
         let (channel, theirs) =
             Channel::pair().map_err(|error| Error::io("make the channel to pid 1", error))?;
-        let mut command = podman::command(self.context.spec.render_argv());
+        let mut command =
+            podman::command(&self.context.search_path, self.context.spec.render_argv());
         crate::sys::inherit::pass_as_fd3(&mut command, theirs.as_fd());
         let task = Task::spawn(command).map_err(PodmanError::Spawn)?;
         drop(theirs);
@@ -452,7 +454,7 @@ impl ControlPlane {
     }
 
     fn podman_task(&mut self, args: Vec<OsString>, kind: TaskKind) {
-        match Task::spawn(podman::command(args)) {
+        match Task::spawn(podman::command(&self.context.search_path, args)) {
             Ok(task) => self.add_task(task, kind, REMOVE_LIMIT),
             Err(error) => {
                 log::error!("cannot start podman to clean up: {error}");
