@@ -380,6 +380,7 @@ impl ControlPlane {
         let Some(mut job) = self.jobs.remove(&id) else {
             return;
         };
+        self.unset_timers(id);
         self.close_output(&mut job);
         job.cgroup.remove();
         let error = self.spawn_error(&job, stage, errno);
@@ -632,6 +633,7 @@ impl ControlPlane {
 
     /// Answers the request, and keeps what must outlive the command.
     fn conclude(&mut self, mut job: Job, outcome: Outcome) {
+        self.unset_timers(job.id);
         let pipe = job.captured().and_then(|captured| captured.pipe.take());
         if let Some(pipe) = pipe {
             // What still holds the other end must not block, or be killed by
@@ -671,6 +673,20 @@ impl ControlPlane {
             }
         }
         self.flush_connection(connection);
+    }
+
+    fn unset_timers(&mut self, id: u64) {
+        let timers: [fn(u64) -> Timer; 6] = [
+            Timer::Timeout,
+            Timer::Kill,
+            Timer::Settle,
+            Timer::Drain,
+            Timer::Respawn,
+            Timer::Flush,
+        ];
+        for timer in timers {
+            self.poller.unset(timer(id));
+        }
     }
 
     fn keep_lingering(&mut self, cgroup: CommandCgroup) {

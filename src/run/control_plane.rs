@@ -362,6 +362,7 @@ impl ControlPlane {
             return;
         };
         self.poller.remove(Source::Connection(id), connection.fd());
+        self.poller.unset(Timer::Hello(id));
         self.waiting.retain(|waiting| waiting.connection != id);
         let orphans: Vec<u64> = self
             .jobs
