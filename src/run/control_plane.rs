@@ -1,7 +1,8 @@
 //! All mutable state of a control plane, and the loop that changes it.
 //!
 //! The parts of the work are in the modules beside this one: `lifecycle` (the
-//! container), `handler` (requests), `commands` (what runs inside).
+//! container), `handler` (requests), `commands`, `reports`, `output` and
+//! `ending` (what runs inside).
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
@@ -17,8 +18,8 @@ use crate::api::{ApiError, Call, ErrorKind, ListReply, State};
 use crate::error::Error;
 use crate::podman::argv::ContainerSpec;
 use crate::run::channel::Channel;
-use crate::run::commands::Lingering;
 use crate::run::connection::{Connection, ReadState};
+use crate::run::ending::Lingering;
 use crate::run::environment::GitIdentity;
 use crate::run::job::{EndReason, Job};
 use crate::run::journal::Journal;
@@ -362,6 +363,7 @@ impl ControlPlane {
             return;
         };
         self.poller.remove(Source::Connection(id), connection.fd());
+        self.poller.unset(Timer::Hello(id));
         self.waiting.retain(|waiting| waiting.connection != id);
         let orphans: Vec<u64> = self
             .jobs

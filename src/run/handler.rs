@@ -10,6 +10,7 @@ use crate::api::{
 use crate::run::connection::Client;
 use crate::run::control_plane::{ControlPlane, Waiting};
 use crate::run::job::EndReason;
+use crate::run::poller::Timer;
 use crate::text;
 
 /// Most unanswered requests of one client.
@@ -137,8 +138,12 @@ impl ControlPlane {
                 name,
                 holds: hello.holds,
             });
-            self.was_held |= hello.holds;
             connection.result(request, &reply);
+        }
+        self.poller.unset(Timer::Hello(id));
+        if hello.holds {
+            self.was_held = true;
+            self.poller.unset(Timer::FirstClient);
         }
     }
 

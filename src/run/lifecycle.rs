@@ -192,6 +192,7 @@ impl ControlPlane {
         };
         if let Some((task, _)) = self.tasks.remove(&id) {
             self.poller.remove(Source::Task(id), task.pidfd());
+            self.poller.unset(Timer::Task(id));
         }
         match kind {
             TaskKind::Create(number) => self.created(number, finished),
@@ -320,6 +321,7 @@ impl ControlPlane {
         if !matches!(self.phase, Phase::Creating { .. }) || self.stopping {
             return;
         }
+        self.poller.unset(Timer::Handshake(self.container));
         let checked = match hello {
             Some(hello) if version == VERSION => {
                 verify::verify(&self.context.spec, &self.context.exe, hello).map_err(Error::Verify)
