@@ -529,7 +529,7 @@ impl ControlPlane {
     }
 
     fn fail_waiting(&mut self, error: &Error) {
-        let reply = start_error(error);
+        let reply = ApiError::from(error);
         for waiting in std::mem::take(&mut self.waiting) {
             if let Some(connection) = self.connections.get_mut(&waiting.connection) {
                 connection.error(Some(waiting.request), reply.clone());
@@ -602,27 +602,6 @@ impl ControlPlane {
     /// do too, but then programs like ripgrep read it in place of the tree.
     pub(crate) fn open_null() -> io::Result<OwnedFd> {
         std::fs::File::open("/dev/null").map(OwnedFd::from)
-    }
-}
-
-/// A start failure as the API tells it, with the exit code's kind.
-fn start_error(error: &Error) -> ApiError {
-    let kind = match (error, error.exit_code()) {
-        (Error::Api(error), _) => error.kind,
-        (_, crate::error::exit_code::USAGE) => ErrorKind::BadConfig,
-        (_, crate::error::exit_code::NO_DELEGATION) => ErrorKind::NoDelegation,
-        _ => ErrorKind::StartFailed,
-    };
-    ApiError {
-        kind,
-        message: error.to_string(),
-        hint: error.hint(),
-    }
-}
-
-impl From<&Error> for ApiError {
-    fn from(error: &Error) -> ApiError {
-        start_error(error)
     }
 }
 
