@@ -20,7 +20,7 @@ session_prefix = "umwelt-test"
 [resources]
 memory = "512m"
 cpus = 2
-pids_limit = 200
+pids_limit = 300
 [shell]
 timeout_s = 60
 max_timeout_s = 300
@@ -40,6 +40,8 @@ pub(crate) struct Options {
     pub(crate) asked: Option<PathBuf>,
     /// The base config.
     pub(crate) config: String,
+    /// Further files, with their paths below the place of this sandbox.
+    pub(crate) files: Vec<(&'static str, String)>,
     /// Added to the environment of the control plane.
     pub(crate) env: Vec<(&'static str, String)>,
     /// Start it as a client does: it ends with its last client.
@@ -52,6 +54,7 @@ impl Default for Options {
             workspace: "project".into(),
             asked: None,
             config: CONFIG.to_owned(),
+            files: Vec::new(),
             env: Vec::new(),
             launched: false,
         }
@@ -75,12 +78,12 @@ impl Place {
             .prefix(&format!("tb-{}-", std::process::id()))
             .tempdir_in(host::home())
             .expect("a directory in the home");
-        std::fs::create_dir_all(dir.path().join("config/umwelt")).unwrap();
-        std::fs::write(
-            dir.path().join("config/umwelt/umwelt.toml"),
-            &options.config,
-        )
-        .unwrap();
+        let config = [("config/umwelt/umwelt.toml", options.config.clone())];
+        for (name, text) in config.iter().chain(&options.files) {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
         let workspace = dir.path().join(&options.workspace);
         std::fs::create_dir_all(&workspace).unwrap();
         Place {
