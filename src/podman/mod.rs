@@ -2,6 +2,7 @@
 
 pub(crate) mod argv;
 pub(crate) mod delegation;
+pub(crate) mod leftover;
 pub(crate) mod local;
 pub(crate) mod seccomp;
 
@@ -76,19 +77,6 @@ pub(crate) fn remove_args(ids: &[String]) -> Vec<OsString> {
         .collect()
 }
 
-/// Lists the ids of all containers that carry both labels.
-pub(crate) fn leftovers_args(prefix: &str, sid: &str) -> Vec<OsString> {
-    vec![
-        "ps".into(),
-        "--all".into(),
-        "--external=false".into(),
-        "--no-trunc".into(),
-        "--quiet".into(),
-        format!("--filter=label={}={prefix}", argv::LABEL_PREFIX).into(),
-        format!("--filter=label={}={sid}", argv::LABEL_SID).into(),
-    ]
-}
-
 /// Why podman could not do what was asked.
 #[derive(Debug)]
 pub(crate) enum PodmanError {
@@ -102,6 +90,10 @@ pub(crate) enum PodmanError {
     },
     MissingImage {
         image: String,
+    },
+    /// Another container has the name of ours.
+    NameTaken {
+        name: String,
     },
     /// The container runs, but pid 1 did not speak.
     NoHandshake {
@@ -117,6 +109,9 @@ impl PodmanError {
             }
             PodmanError::MissingImage { image } => Some(format!(
                 "build it: podman build -t {image} containerfiles/sandbox, or without a container registry: containerfiles/sandbox/mmdebstrap.sh image.tar && podman import image.tar {image}"
+            )),
+            PodmanError::NameTaken { name } => Some(format!(
+                "remove it: podman rm --force {name}, or set another session_prefix in the base config"
             )),
             _ => None,
         }
@@ -144,6 +139,10 @@ impl fmt::Display for PodmanError {
             PodmanError::MissingImage { image } => {
                 write!(f, "the image {image:?} does not exist on this host")
             }
+            PodmanError::NameTaken { name } => write!(
+                f,
+                "the name {name:?} belongs to a container without umwelt's labels, which is left alone"
+            ),
             PodmanError::NoHandshake { detail } => {
                 write!(f, "the sandbox did not come up: {detail}")
             }

@@ -114,7 +114,8 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
 fn detach(options: &Options) -> Result<ExitCode, Error> {
     let exe = std::env::current_exe().map_err(|error| Error::io("find the own program", error))?;
     let mut command = Command::new(exe);
-    // Not the leader of a process group: setsid(2) refuses those.
+    // Not in a process group of its own: the leader of one cannot start the
+    // session that this process starts.
     command.arg0("umwelt-run").arg(LAUNCHED);
     if let Some(workspace) = &options.workspace {
         command.arg("--workspace").arg(workspace);
