@@ -9,6 +9,7 @@ pub(crate) mod seccomp;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -31,14 +32,18 @@ const ENVIRONMENT: [&str; 13] = [
 ];
 
 /// Where programs of the host are looked for: `$PATH` without relative entries
-/// and without any below `workspace`. Project tools like to put directories of
-/// the project there, where the agent could plant a `podman` or a `git`.
+/// and without those below `workspace` that do not belong to root. Project
+/// tools like to put directories of the project there, where the agent could
+/// plant a `podman` or a `git`.
 pub(crate) fn search_path(workspace: &Path) -> OsString {
     let path =
         std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"));
     let is_safe = |entry: &PathBuf| {
-        let real = std::fs::canonicalize(entry);
-        entry.is_absolute() && real.is_ok_and(|real| !real.starts_with(workspace))
+        let Ok(real) = std::fs::canonicalize(entry) else {
+            return false;
+        };
+        let is_roots = || real.metadata().is_ok_and(|metadata| metadata.uid() == 0);
+        entry.is_absolute() && (!real.starts_with(workspace) || is_roots())
     };
     let entries = std::env::split_paths(&path).filter(is_safe);
     // What was split at colons holds none.

@@ -50,7 +50,7 @@ const HELP: &str = "\
 umwelt-run: the control plane of one workspace
 
 It creates the sandbox of a workspace, serves it on a Unix socket, and removes
-it again on SIGTERM or SIGINT. MCP clients start it by themselves through
+it again on SIGTERM, SIGINT or SIGHUP. MCP clients start it by themselves through
 umwelt-mcp; started by hand it stays until it is stopped.
 
 Usage: umwelt-run [--workspace DIR] [--detach]
