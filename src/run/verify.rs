@@ -467,7 +467,12 @@ fn check_expected(entry: &Entry, mounts: &[&Mount]) -> Result<(), VerifyError> {
         .iter()
         .rev()
         .find(|mount| path.starts_with(&mount.path));
+    let has_flags = entry.has("nosuid") && entry.has("nodev");
     match above.map(|mount| (&mount.kind, mount.is_writable())) {
+        Some((MountKind::Bind { .. }, _)) if !has_flags => fail(
+            "mount flags",
+            format!("{path:?} is mounted without nosuid and nodev"),
+        ),
         Some((MountKind::Bind { .. }, true)) => Ok(()),
         Some((MountKind::Bind { .. }, false)) if entry.is_read_only() => Ok(()),
         Some((MountKind::Bind { .. }, false)) => fail(
