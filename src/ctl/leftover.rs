@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek};
+use std::path::PathBuf;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -97,7 +98,9 @@ fn call(args: &[OsString]) -> Result<Vec<u8>, CtlError> {
     };
     let run = || -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
         let (mut stdout, mut stderr) = (memory_file()?, memory_file()?);
-        let child = podman::command(args)
+        // Whatever directory this is called in may be a workspace.
+        let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/nonexistent"));
+        let child = podman::command(&podman::search_path(&here), args)
             .stdout(stdout.try_clone()?)
             .stderr(stderr.try_clone()?)
             .spawn()?;

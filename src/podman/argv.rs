@@ -3,11 +3,13 @@
 //! The floor lives in this file and nowhere else. No configuration reaches
 //! the flags below except through the fields of `ContainerSpec`.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use crate::api::Resources;
 use crate::podman::delegation::Delegated;
 use crate::policy::mounts::{Access, Mount, MountKind, MountSet};
+use crate::workspace::FileId;
 
 /// Label keys. A container without them is not ours and is never touched.
 pub(crate) const LABEL_PREFIX: &str = "umwelt.prefix";
@@ -34,6 +36,8 @@ pub(crate) struct ContainerSpec {
     /// The caps can be enforced.
     pub(crate) delegated: Delegated,
     pub(crate) mounts: MountSet,
+    /// What the sources of binds were when they were allowed, by path.
+    pub(crate) sources: BTreeMap<String, FileId>,
     /// The path inside of the program that becomes pid 1.
     pub(crate) init: String,
     /// Where podman writes the id of the container as soon as it has one.
@@ -41,7 +45,7 @@ pub(crate) struct ContainerSpec {
 }
 
 /// Flags that no configuration can change, each with its reason.
-const FLOOR: [&str; 24] = [
+const FLOOR: [&str; 25] = [
     "--detach",
     "--rm",
     // A missing image is an error with a hint, not a download.
@@ -70,6 +74,9 @@ const FLOOR: [&str; 24] = [
     "--systemd=false",
     "--restart=no",
     "--ulimit=core=0:0",
+    // Descriptors on their way through sockets are counted for the user, on
+    // the host too (unix(7), ETOOMANYREFS): fewer here than a host process has.
+    "--ulimit=nofile=1024:16384",
     // The control channel: descriptor 3.
     "--preserve-fds=1",
 ];
@@ -183,6 +190,7 @@ mod tests {
             },
             delegated: Delegated::for_test(),
             mounts: MountSet::merge(mounts),
+            sources: BTreeMap::new(),
             init: "/run/umwelt/umwelt-init".into(),
             cidfile: "/run/user/1000/umwelt-0123abcd/cid".into(),
         }

@@ -99,8 +99,14 @@ pub(crate) struct HostFacts {
     pub(crate) home: String,
     /// Base bind paths that do not exist, or are no directory, on this host.
     pub(crate) missing: Vec<String>,
-    /// All mount points of the host.
-    pub(crate) mount_points: Vec<String>,
+    pub(crate) mount_points: Vec<MountPoint>,
+}
+
+/// A mount point of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MountPoint {
+    pub(crate) path: String,
+    pub(crate) read_only: bool,
 }
 
 /// Mounts in the order in which they are made: parents before children, one
@@ -135,12 +141,7 @@ impl MountSet {
         }
         let real = workspace.as_str();
         for path in [Some(real), workspace.alias()].into_iter().flatten() {
-            layers.push(Mount::bind(
-                path,
-                real,
-                Access::ReadWrite,
-                Origin::Workspace,
-            ));
+            layers.extend(workspace_mounts(path, real, host));
         }
         MountSet::merge(layers)
     }
@@ -170,6 +171,30 @@ impl MountSet {
     }
 }
 
+/// The workspace, seen at `path`, and each mount point below it once more:
+/// podman's flags `nosuid` and `nodev` reach the top only.
+fn workspace_mounts(path: &str, real: &str, host: &HostFacts) -> Vec<Mount> {
+    let below = |point: &MountPoint| {
+        let rest = Path::new(&point.path).strip_prefix(real).ok()?.to_str()?;
+        let access = match point.read_only {
+            true => Access::ReadOnly,
+            false => Access::ReadWrite,
+        };
+        (!rest.is_empty()).then(|| {
+            Mount::bind(
+                &format!("{path}/{rest}"),
+                &point.path,
+                access,
+                Origin::Workspace,
+            )
+        })
+    };
+    let top = Mount::bind(path, real, Access::ReadWrite, Origin::Workspace);
+    std::iter::once(top)
+        .chain(host.mount_points.iter().filter_map(below))
+        .collect()
+}
+
 /// A base mount, and for a bind each mount point below its source once more:
 /// podman's `ro` does not reach submounts, so each is covered by a read-only
 /// bind of its own.
@@ -190,9 +215,10 @@ fn base_mounts(base: &BaseMount, host: &HostFacts) -> Vec<Mount> {
             let below = host
                 .mount_points
                 .iter()
+                .map(|point| point.path.as_str())
                 .filter(|point| is_below(point, path));
             std::iter::once(path)
-                .chain(below.map(String::as_str))
+                .chain(below)
                 .map(|path| Mount::bind(path, path, Access::ReadOnly, Origin::Base))
                 .collect()
         }
@@ -220,6 +246,32 @@ mod tests {
         mounts
             .into_iter()
             .find(|mount| Path::new(path).starts_with(&mount.path))
+    }
+
+    fn point(path: &str) -> MountPoint {
+        MountPoint {
+            path: path.to_owned(),
+            read_only: false,
+        }
+    }
+
+    #[test]
+    fn submounts_of_the_workspace_get_flags_of_their_own() {
+        let mut read_only = point("/w/r");
+        read_only.read_only = true;
+        let host = HostFacts {
+            mount_points: vec![point("/w"), point("/w/x/y"), read_only, point("/w2")],
+            ..HostFacts::default()
+        };
+        let mounts = workspace_mounts("/alias", "/w", &host);
+        assert_eq!(
+            mounts,
+            [
+                Mount::bind("/alias", "/w", Access::ReadWrite, Origin::Workspace),
+                Mount::bind("/alias/x/y", "/w/x/y", Access::ReadWrite, Origin::Workspace),
+                Mount::bind("/alias/r", "/w/r", Access::ReadOnly, Origin::Workspace),
+            ]
+        );
     }
 
     fn ro(path: &str) -> Mount {
@@ -252,7 +304,7 @@ mod tests {
     #[test]
     fn submounts_of_a_read_only_bind_are_read_only_too() {
         let host = HostFacts {
-            mount_points: vec!["/d/x".into(), "/d2".into(), "/d".into()],
+            mount_points: ["/d/x", "/d2", "/d"].map(point).to_vec(),
             ..HostFacts::default()
         };
         let mounts = base_mounts(&BaseMount::Bind { path: "/d".into() }, &host);

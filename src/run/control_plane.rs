@@ -1,9 +1,11 @@
 //! All mutable state of a control plane, and the loop that changes it.
 //!
 //! The parts of the work are in the modules beside this one: `lifecycle` (the
-//! container), `handler` (requests), `commands` (what runs inside).
+//! container), `handler` (requests), `commands`, `reports`, `output` and
+//! `ending` (what runs inside).
 
 use std::collections::{HashMap, VecDeque};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -16,8 +18,8 @@ use crate::api::{ApiError, Call, ErrorKind, ListReply, State};
 use crate::error::Error;
 use crate::podman::argv::ContainerSpec;
 use crate::run::channel::Channel;
-use crate::run::commands::Lingering;
 use crate::run::connection::{Connection, ReadState};
+use crate::run::ending::Lingering;
 use crate::run::environment::GitIdentity;
 use crate::run::job::{EndReason, Job};
 use crate::run::journal::Journal;
@@ -47,6 +49,8 @@ pub(crate) struct Context {
     pub(crate) user: String,
     pub(crate) home: String,
     pub(crate) seccomp: Vec<u8>,
+    /// Where podman and git are looked for.
+    pub(crate) search_path: OsString,
     pub(crate) list: ListReply,
     pub(crate) inject_git_identity: bool,
     /// Started by a client: ends with its last client.
@@ -239,7 +243,7 @@ impl ControlPlane {
         }
     }
 
-    /// SIGTERM or SIGINT. The second one does not wait for the commands.
+    /// SIGTERM, SIGINT or SIGHUP. The second one does not wait for the commands.
     fn on_signal(&mut self) {
         if self.stopping {
             for job in self.jobs.values() {
@@ -359,6 +363,7 @@ impl ControlPlane {
             return;
         };
         self.poller.remove(Source::Connection(id), connection.fd());
+        self.poller.unset(Timer::Hello(id));
         self.waiting.retain(|waiting| waiting.connection != id);
         let orphans: Vec<u64> = self
             .jobs

@@ -8,19 +8,23 @@ mod channel;
 mod commands;
 mod connection;
 mod control_plane;
+mod ending;
 mod environment;
 mod handler;
 mod job;
 mod journal;
 mod lifecycle;
 mod lock;
+mod output;
 mod poller;
 pub(crate) mod preflight;
+mod reports;
 mod socket;
 mod task;
 pub(crate) mod verify;
 mod watchdog;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -33,19 +37,20 @@ use crate::cli;
 use crate::config::Config;
 use crate::dirs::{self, Dirs};
 use crate::error::Error;
+use crate::podman;
 use crate::podman::argv::ContainerSpec;
 use crate::policy::mounts::{Access, INIT_PATH, Mount, MountKind, MountSet, OUTPUT_PATH, Origin};
 use crate::run::control_plane::{Context, ControlPlane};
 use crate::run::lock::{Acquired, Lock};
 use crate::run::preflight::Preflight;
 use crate::sys;
-use crate::workspace::{Names, Workspace};
+use crate::workspace::{FileId, Names, Workspace};
 
 const HELP: &str = "\
 umwelt-run: the control plane of one workspace
 
 It creates the sandbox of a workspace, serves it on a Unix socket, and removes
-it again on SIGTERM or SIGINT. MCP clients start it by themselves through
+it again on SIGTERM, SIGINT or SIGHUP. MCP clients start it by themselves through
 umwelt-mcp; started by hand it stays until it is stopped.
 
 Usage: umwelt-run [--workspace DIR] [--detach]
@@ -109,7 +114,8 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
 fn detach(options: &Options) -> Result<ExitCode, Error> {
     let exe = std::env::current_exe().map_err(|error| Error::io("find the own program", error))?;
     let mut command = Command::new(exe);
-    // Not the leader of a process group: setsid(2) refuses those.
+    // Not in a process group of its own: the leader of one cannot start the
+    // session that this process starts.
     command.arg0("umwelt-run").arg(LAUNCHED);
     if let Some(workspace) = &options.workspace {
         command.arg("--workspace").arg(workspace);
@@ -146,6 +152,7 @@ fn serve(options: &Options) -> Result<(), Error> {
     }
     let _reserved =
         sys::inherit::reserve_fd3().map_err(|error| Error::io("reserve descriptor 3", error))?;
+    raise_descriptor_limit();
     let dirs = Dirs::from_env()?;
     dirs.check_runtime()?;
     let config = Config::load(&dirs)?;
@@ -181,6 +188,20 @@ fn serve(options: &Options) -> Result<(), Error> {
     let outcome = control_plane.run();
     remove_places(&places);
     outcome
+}
+
+/// Many commands at once need many descriptors, and those under way in
+/// sockets are counted against this limit too.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        log::warn!("cannot raise the limit of open files: {error}");
+    }
 }
 
 fn already_running(launched: bool, workspace: &Workspace) -> Result<(), Error> {
@@ -252,6 +273,7 @@ fn prepare(
         notices: notices.map(|line| crate::text::printable(&line)).collect(),
     };
     let runtime_file = |name: &str| names.runtime.join(name).to_string_lossy().into_owned();
+    let sources = recorded_sources(&mounts, &workspace);
     let spec = ContainerSpec {
         name: names.container.clone(),
         prefix: config.session_prefix.clone(),
@@ -266,11 +288,13 @@ fn prepare(
         resources: config.resources,
         delegated: preflight.delegated,
         mounts,
+        sources,
         init: INIT_PATH.to_owned(),
         cidfile: runtime_file("cid"),
     };
     Context {
         exe: PathBuf::from(preflight.exe),
+        search_path: podman::search_path(workspace.path()),
         workspace,
         names,
         spec,
@@ -289,6 +313,21 @@ fn passwd_entry(user: &str, uid: u32, home: &str) -> String {
     // A colon would end the field.
     let home = if home.contains(':') { "/" } else { home };
     format!("{user}:*:{uid}:{gid}:{user}:{home}:/bin/bash")
+}
+
+/// What the sources of the binds are now. One that cannot be looked at is
+/// left to podman, which says why it cannot be mounted.
+fn recorded_sources(mounts: &MountSet, workspace: &Workspace) -> BTreeMap<String, FileId> {
+    let mut sources = BTreeMap::new();
+    for mount in mounts.iter().filter(|mount| mount.origin != Origin::Umwelt) {
+        if let MountKind::Bind { source, .. } = &mount.kind
+            && let Ok(metadata) = std::fs::metadata(source)
+        {
+            sources.insert(source.clone(), FileId::from_metadata(&metadata));
+        }
+    }
+    sources.insert(workspace.as_str().to_owned(), workspace.id());
+    sources
 }
 
 /// What the sandbox itself stands on; nothing of it can be written inside.

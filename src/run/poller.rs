@@ -1,8 +1,7 @@
 //! The one mio loop's bookkeeping: which descriptor an event belongs to, what
 //! has more to read, and what is due when.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -23,8 +22,8 @@ pub(crate) enum Source {
     Task(u64),
 }
 
-/// What is due at some time. Stale ones are ignored by whoever they are for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// What is due at some time. Whoever it is for may be gone by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// A command has run for as long as it may.
     Timeout(u64),
@@ -62,7 +61,9 @@ pub(crate) struct Poller {
     next_token: usize,
     /// Edge-triggered sources that were not read to the end.
     unfinished: VecDeque<Source>,
-    timers: BinaryHeap<Reverse<(Instant, Timer)>>,
+    timers: BTreeSet<(Instant, Timer)>,
+    /// When each timer is due.
+    due: HashMap<Timer, Instant>,
 }
 
 impl Poller {
@@ -73,7 +74,8 @@ impl Poller {
             tokens: HashMap::new(),
             next_token: 0,
             unfinished: VecDeque::new(),
-            timers: BinaryHeap::new(),
+            timers: BTreeSet::new(),
+            due: HashMap::new(),
         })
     }
 
@@ -116,16 +118,27 @@ impl Poller {
         }
     }
 
+    /// Sets a timer, or sets it anew.
     pub(crate) fn set(&mut self, timer: Timer, after: Duration) {
-        self.timers.push(Reverse((Instant::now() + after, timer)));
+        self.unset(timer);
+        let at = Instant::now() + after;
+        self.timers.insert((at, timer));
+        self.due.insert(timer, at);
+    }
+
+    /// A timer that nobody waits for any more would wake an idle process.
+    pub(crate) fn unset(&mut self, timer: Timer) {
+        if let Some(at) = self.due.remove(&timer) {
+            self.timers.remove(&(at, timer));
+        }
     }
 
     /// Waits for something to do. Returns what is ready and what is due.
     pub(crate) fn wait(&mut self, events: &mut Events) -> io::Result<(Vec<Source>, Vec<Timer>)> {
         let timeout = if self.unfinished.is_empty() {
             self.timers
-                .peek()
-                .map(|Reverse((at, _))| at.saturating_duration_since(Instant::now()))
+                .first()
+                .map(|(at, _)| at.saturating_duration_since(Instant::now()))
         } else {
             Some(Duration::ZERO)
         };
@@ -143,15 +156,37 @@ impl Poller {
                 ready.push(source);
             }
         }
+        Ok((ready, self.take_due()))
+    }
+
+    fn take_due(&mut self) -> Vec<Timer> {
         let now = Instant::now();
         let mut due = Vec::new();
-        while let Some(Reverse((at, timer))) = self.timers.peek().copied() {
+        while let Some((at, timer)) = self.timers.first().copied() {
             if at > now {
                 break;
             }
-            self.timers.pop();
+            self.unset(timer);
             due.push(timer);
         }
-        Ok((ready, due))
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_come_in_order_once_and_not_when_unset() {
+        let mut poller = Poller::new().unwrap();
+        poller.set(Timer::Timeout(1), Duration::from_millis(20));
+        poller.set(Timer::Timeout(2), Duration::ZERO);
+        poller.set(Timer::Kill(3), Duration::ZERO);
+        poller.unset(Timer::Kill(3));
+        poller.set(Timer::Timeout(1), Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(30));
+        assert_eq!(poller.take_due(), [Timer::Timeout(2), Timer::Timeout(1)]);
+        assert!(poller.take_due().is_empty() && poller.due.is_empty());
     }
 }

@@ -3,18 +3,19 @@
 //! one ran open sandboxes because a flag was silently ignored.
 
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::podman::argv::ContainerSpec;
 use crate::policy::mounts::{Mount, MountKind};
 use crate::sys::cgroup::{self, Events};
 use crate::sys::mountinfo::{self, Entry};
+use crate::workspace::FileId;
 
 /// A container whose seal was read back. Only [`verify`] makes one.
 #[derive(Debug)]
@@ -325,26 +326,37 @@ fn check_mounts(
             )
         })?;
         match &mount.kind {
-            MountKind::Bind { source, .. } => check_same_file(mount, source, &inside)?,
+            MountKind::Bind { source, .. } => {
+                check_same_file(mount, source, spec.sources.get(source), &inside)?;
+            }
             MountKind::Tmpfs { .. } => scratch.push((mount.path.clone(), inside)),
         }
     }
     Ok(scratch)
 }
 
-/// Device and inode tell a file apart from whatever was swapped in for it.
-fn check_same_file(mount: &Mount, source: &str, inside: &OwnedFd) -> Result<(), VerifyError> {
-    let inside = rustix::fs::fstat(inside.as_fd());
-    let outside = rustix::fs::statat(CWD, source, AtFlags::empty());
-    match (inside, outside) {
-        (Ok(inside), Ok(outside))
-            if (inside.st_dev, inside.st_ino) == (outside.st_dev, outside.st_ino) =>
-        {
-            Ok(())
-        }
+/// Compares with what the source was when it was allowed (`recorded`), not
+/// with what stands at its path by now: that may have been swapped since.
+/// Sources without a record are umwelt's own files, made anew at each create.
+fn check_same_file(
+    mount: &Mount,
+    source: &str,
+    recorded: Option<&FileId>,
+    inside: &OwnedFd,
+) -> Result<(), VerifyError> {
+    let file = |fd: &OwnedFd| std::fs::File::from(fd.try_clone()?).metadata();
+    let expected = recorded.copied().map_or_else(
+        || std::fs::metadata(source).map(|metadata| FileId::from_metadata(&metadata)),
+        Ok,
+    );
+    match (file(inside), expected) {
+        (Ok(inside), Ok(expected)) if FileId::from_metadata(&inside) == expected => Ok(()),
         (Ok(_), Ok(_)) => fail(
             "mounts",
-            format!("{:?} inside is not {source:?} of the host", mount.path),
+            format!(
+                "{:?} inside is not what {source:?} was when it was allowed",
+                mount.path
+            ),
         ),
         (Err(error), _) | (_, Err(error)) => fail(
             "mounts",
@@ -455,7 +467,12 @@ fn check_expected(entry: &Entry, mounts: &[&Mount]) -> Result<(), VerifyError> {
         .iter()
         .rev()
         .find(|mount| path.starts_with(&mount.path));
+    let has_flags = entry.has("nosuid") && entry.has("nodev");
     match above.map(|mount| (&mount.kind, mount.is_writable())) {
+        Some((MountKind::Bind { .. }, _)) if !has_flags => fail(
+            "mount flags",
+            format!("{path:?} is mounted without nosuid and nodev"),
+        ),
         Some((MountKind::Bind { .. }, true)) => Ok(()),
         Some((MountKind::Bind { .. }, false)) if entry.is_read_only() => Ok(()),
         Some((MountKind::Bind { .. }, false)) => fail(
