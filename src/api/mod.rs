@@ -217,7 +217,7 @@ pub(crate) struct MountEntry {
     pub(crate) path: String,
     /// `rw`, `ro` or `tmpfs`.
     pub(crate) mode: String,
-    /// `workspace`, `base` or `umwelt`.
+    /// The layer that asked for it: `workspace`, `base`, `scratch` or `umwelt`.
     pub(crate) source: String,
     /// Bytes, for a tmpfs.
     #[serde(default, skip_serializing_if = "Option::is_none")]

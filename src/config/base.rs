@@ -136,11 +136,7 @@ impl Reader<'_> {
     /// `base` holds the value of each key that the file leaves out, except the
     /// mounts of the shipped file: a user's file lists all it wants.
     fn read(&self, base: Option<Config>) -> Result<Config, ConfigError> {
-        let raw: Raw = toml::from_str(self.text).map_err(|error| ConfigError::Syntax {
-            path: self.path.to_owned(),
-            line: self.line(error.span().map_or(0, |span| span.start)),
-            message: error.message().trim().replace('\n', "; "),
-        })?;
+        let raw: Raw = toml::from_str(self.text).map_err(|error| self.syntax_error(&error))?;
         let base = base.as_ref();
         let config = Config {
             image: self.value(
@@ -303,6 +299,23 @@ impl Reader<'_> {
         check(raw.into_inner()).map_err(|message| self.error(at, key, message))
     }
 
+    fn syntax_error(&self, error: &toml::de::Error) -> ConfigError {
+        let at = error.span().map_or(0, |span| span.start);
+        let message = error.message().trim().replace('\n', "; ");
+        // serde does not tell the key of a value of the wrong type; it stands
+        // before it on its line.
+        let before = self.text.get(..at).unwrap_or_default();
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        let key = line
+            .split_once('=')
+            .map(|(key, _)| format!("{}: ", key.trim()));
+        ConfigError::Syntax {
+            path: self.path.to_owned(),
+            line: self.line(at),
+            message: format!("{}{message}", key.unwrap_or_default()),
+        }
+    }
+
     fn error(&self, at: usize, key: &str, message: String) -> ConfigError {
         ConfigError::Value {
             path: self.path.to_owned(),
@@ -433,7 +446,10 @@ mod tests {
     #[test]
     fn errors_name_file_line_and_key() {
         let cases = [
-            ("\nimage = 3\n", "\"/c/umwelt.toml\" line 2: invalid type"),
+            (
+                "\nimage = 3\n",
+                "\"/c/umwelt.toml\" line 2: image: invalid type",
+            ),
             ("imagee = 'x'\n", "line 1: unknown field `imagee`"),
             (
                 "[resources]\nmemory = '4q'\n",

@@ -2,12 +2,14 @@
 
 pub(crate) mod argv;
 pub(crate) mod delegation;
+pub(crate) mod leftover;
 pub(crate) mod local;
 pub(crate) mod seccomp;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -30,14 +32,18 @@ const ENVIRONMENT: [&str; 13] = [
 ];
 
 /// Where programs of the host are looked for: `$PATH` without relative entries
-/// and without any below `workspace`. Project tools like to put directories of
-/// the project there, where the agent could plant a `podman` or a `git`.
+/// and without those below `workspace` that do not belong to root. Project
+/// tools like to put directories of the project there, where the agent could
+/// plant a `podman` or a `git`.
 pub(crate) fn search_path(workspace: &Path) -> OsString {
     let path =
         std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"));
     let is_safe = |entry: &PathBuf| {
-        let real = std::fs::canonicalize(entry);
-        entry.is_absolute() && real.is_ok_and(|real| !real.starts_with(workspace))
+        let Ok(real) = std::fs::canonicalize(entry) else {
+            return false;
+        };
+        let is_roots = || real.metadata().is_ok_and(|metadata| metadata.uid() == 0);
+        entry.is_absolute() && (!real.starts_with(workspace) || is_roots())
     };
     let entries = std::env::split_paths(&path).filter(is_safe);
     // What was split at colons holds none.
@@ -76,19 +82,6 @@ pub(crate) fn remove_args(ids: &[String]) -> Vec<OsString> {
         .collect()
 }
 
-/// Lists the ids of all containers that carry both labels.
-pub(crate) fn leftovers_args(prefix: &str, sid: &str) -> Vec<OsString> {
-    vec![
-        "ps".into(),
-        "--all".into(),
-        "--external=false".into(),
-        "--no-trunc".into(),
-        "--quiet".into(),
-        format!("--filter=label={}={prefix}", argv::LABEL_PREFIX).into(),
-        format!("--filter=label={}={sid}", argv::LABEL_SID).into(),
-    ]
-}
-
 /// Why podman could not do what was asked.
 #[derive(Debug)]
 pub(crate) enum PodmanError {
@@ -102,6 +95,10 @@ pub(crate) enum PodmanError {
     },
     MissingImage {
         image: String,
+    },
+    /// Another container has the name of ours.
+    NameTaken {
+        name: String,
     },
     /// The container runs, but pid 1 did not speak.
     NoHandshake {
@@ -117,6 +114,9 @@ impl PodmanError {
             }
             PodmanError::MissingImage { image } => Some(format!(
                 "build it: podman build -t {image} containerfiles/sandbox, or without a container registry: containerfiles/sandbox/mmdebstrap.sh image.tar && podman import image.tar {image}"
+            )),
+            PodmanError::NameTaken { name } => Some(format!(
+                "remove it: podman rm --force {name}, or set another session_prefix in the base config"
             )),
             _ => None,
         }
@@ -144,6 +144,10 @@ impl fmt::Display for PodmanError {
             PodmanError::MissingImage { image } => {
                 write!(f, "the image {image:?} does not exist on this host")
             }
+            PodmanError::NameTaken { name } => write!(
+                f,
+                "the name {name:?} belongs to a container without umwelt's labels, which is left alone"
+            ),
             PodmanError::NoHandshake { detail } => {
                 write!(f, "the sandbox did not come up: {detail}")
             }

@@ -86,9 +86,10 @@ impl ControlPlane {
         )?;
         check_words(std::slice::from_ref(&shell.command))?;
         if shell.command.len() > MAX_COMMAND {
-            return Err(ApiError::bad_request(format!(
-                "\"command\" is longer than {MAX_COMMAND} bytes"
-            )));
+            return Err(ApiError::new(
+                ErrorKind::Limit,
+                format!("\"command\" is longer than {MAX_COMMAND} bytes"),
+            ));
         }
         let (read, write) = output_pipe(self.jobs.len()).map_err(cannot("make a pipe"))?;
         let null = ControlPlane::open_null().map_err(cannot("open /dev/null"))?;

@@ -243,7 +243,7 @@ impl ControlPlane {
         }
     }
 
-    /// SIGTERM or SIGINT. The second one does not wait for the commands.
+    /// SIGTERM, SIGINT or SIGHUP. The second one does not wait for the commands.
     fn on_signal(&mut self) {
         if self.stopping {
             for job in self.jobs.values() {

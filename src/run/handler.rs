@@ -112,6 +112,14 @@ impl ControlPlane {
     }
 
     fn on_hello_request(&mut self, id: u64, request: u64, hello: Hello) {
+        let said = self
+            .connections
+            .get(&id)
+            .is_some_and(|connection| connection.client.is_some());
+        if said {
+            let error = ApiError::bad_request("\"hello\" was said already");
+            return self.refuse(id, request, error);
+        }
         if hello.api != API_VERSION {
             let message = format!(
                 "the client speaks version {} of the API, this control plane {API_VERSION}",

@@ -12,6 +12,7 @@ use mio::Interest;
 use crate::api::{ApiError, Empty, ErrorKind, Outcome};
 use crate::error::Error;
 use crate::init::wire::{FromInit, VERSION};
+use crate::podman::leftover::{self, Owner};
 use crate::podman::{self, PodmanError};
 use crate::run::channel::{Channel, ChannelState, Packet};
 use crate::run::control_plane::{ControlPlane, Ending};
@@ -25,6 +26,9 @@ use crate::run::verify::{self, Hello, Verified};
 /// image is used its files are copied for the user's ids, which takes longer.
 const CREATE_LIMIT: Duration = Duration::from_secs(300);
 const REMOVE_LIMIT: Duration = Duration::from_secs(30);
+/// How often a name that is taken is tried. A `podman run` may outlive its
+/// control plane by seconds, and so hold the name for a few tries.
+const MAX_ATTEMPTS: u32 = 20;
 /// From the start of the container to the first packet of pid 1.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
 
@@ -54,9 +58,12 @@ pub(crate) struct Running {
 /// What follows when everything of ours is removed.
 #[derive(Debug)]
 pub(crate) enum AfterRemoval {
-    /// Create it, unless the removal found nothing that could have been in
-    /// the way: then the error stands.
-    Retry(Error),
+    /// Create it once more, unless the removal found nothing that could have
+    /// been in the way: then the error stands.
+    Retry {
+        error: Error,
+        attempt: u32,
+    },
     CreateAfter(Duration),
     Fail(Error),
     Leave,
@@ -67,7 +74,7 @@ pub(crate) enum AfterRemoval {
 pub(crate) enum TaskKind {
     /// With the number of the container.
     Create(u64),
-    /// Look for containers with our labels.
+    /// Look for containers of an earlier life.
     FindLeftovers,
     Remove,
     GitIdentity,
@@ -253,6 +260,11 @@ impl ControlPlane {
                 image: self.context.spec.image.clone(),
             };
         }
+        if finished.stderr.contains("is already in use") {
+            return PodmanError::NameTaken {
+                name: self.context.spec.name.clone(),
+            };
+        }
         PodmanError::Failed {
             what: "create the sandbox",
             status: finished.status.to_string(),
@@ -266,11 +278,9 @@ impl ControlPlane {
             self.fail_waiting(&error);
             let wait = self.backoff.after_failure();
             self.remove_then(AfterRemoval::CreateAfter(wait));
-        } else if attempt == 0 {
-            // A container of an earlier life may be in the way.
-            self.remove_then(AfterRemoval::Retry(error));
         } else {
-            self.remove_then(AfterRemoval::Fail(error));
+            // A container of an earlier life may be in the way.
+            self.remove_then(AfterRemoval::Retry { error, attempt });
         }
     }
 
@@ -450,9 +460,7 @@ impl ControlPlane {
     }
 
     fn find_leftovers(&mut self) {
-        let spec = &self.context.spec;
-        let args = podman::leftovers_args(&spec.prefix, &spec.sid);
-        self.podman_task(args, TaskKind::FindLeftovers);
+        self.podman_task(leftover::list_args(), TaskKind::FindLeftovers);
     }
 
     fn podman_task(&mut self, args: Vec<OsString>, kind: TaskKind) {
@@ -466,18 +474,32 @@ impl ControlPlane {
     }
 
     fn leftovers_found(&mut self, finished: Option<Finished>) {
+        let spec = &self.context.spec;
+        let owner = Owner {
+            prefix: &spec.prefix,
+            sid: &spec.sid,
+            name: &spec.name,
+        };
         let output = finished
             .filter(|finished| finished.status.success())
             .map(|finished| finished.stdout);
-        let ids: Vec<String> = output
-            .unwrap_or_default()
-            .lines()
-            .map(str::to_owned)
-            .collect();
-        if ids.is_empty() {
+        let leftovers = leftover::parse(&output.unwrap_or_default(), owner);
+        if leftovers.is_name_taken {
+            self.name_is_taken();
+        }
+        if leftovers.ours.is_empty() {
             self.removal_done();
         } else {
-            self.remove(ids);
+            self.remove(leftovers.ours);
+        }
+    }
+
+    /// No further try would end otherwise.
+    fn name_is_taken(&mut self) {
+        if let Phase::Removing { next, .. } = &mut self.phase
+            && let AfterRemoval::Retry { attempt, .. } = next
+        {
+            *attempt = MAX_ATTEMPTS;
         }
     }
 
@@ -506,8 +528,10 @@ impl ControlPlane {
         };
         match next {
             _ if self.stopping => self.leave(Ending::Clean),
-            AfterRemoval::Retry(_) if found > 0 => self.create(1),
-            AfterRemoval::Retry(error) | AfterRemoval::Fail(error) => self.fail(error),
+            AfterRemoval::Retry { error, attempt } if is_worth_a_retry(&error, attempt, found) => {
+                self.create(attempt + 1);
+            }
+            AfterRemoval::Retry { error, .. } | AfterRemoval::Fail(error) => self.fail(error),
             AfterRemoval::CreateAfter(wait) => self.poller.set(Timer::Restart, wait),
             AfterRemoval::Leave => self.leave(Ending::Clean),
         }
@@ -602,6 +626,15 @@ impl ControlPlane {
     /// do too, but then programs like ripgrep read it in place of the tree.
     pub(crate) fn open_null() -> io::Result<OwnedFd> {
         std::fs::File::open("/dev/null").map(OwnedFd::from)
+    }
+}
+
+/// Whether to create the container once more, after the removal of `found`.
+fn is_worth_a_retry(error: &Error, attempt: u32, found: usize) -> bool {
+    match error {
+        // Whoever had the name may have gone just now, or be about to go.
+        Error::Podman(PodmanError::NameTaken { .. }) => attempt < MAX_ATTEMPTS,
+        _ => attempt == 0 && found > 0,
     }
 }
 

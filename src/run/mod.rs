@@ -50,7 +50,7 @@ const HELP: &str = "\
 umwelt-run: the control plane of one workspace
 
 It creates the sandbox of a workspace, serves it on a Unix socket, and removes
-it again on SIGTERM or SIGINT. MCP clients start it by themselves through
+it again on SIGTERM, SIGINT or SIGHUP. MCP clients start it by themselves through
 umwelt-mcp; started by hand it stays until it is stopped.
 
 Usage: umwelt-run [--workspace DIR] [--detach]
@@ -114,7 +114,8 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
 fn detach(options: &Options) -> Result<ExitCode, Error> {
     let exe = std::env::current_exe().map_err(|error| Error::io("find the own program", error))?;
     let mut command = Command::new(exe);
-    // Not the leader of a process group: setsid(2) refuses those.
+    // Not in a process group of its own: the leader of one cannot start the
+    // session that this process starts.
     command.arg0("umwelt-run").arg(LAUNCHED);
     if let Some(workspace) = &options.workspace {
         command.arg("--workspace").arg(workspace);

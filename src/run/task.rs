@@ -10,7 +10,7 @@ use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, PidfdFlags};
 
 /// Most output that is looked at.
-const OUTPUT_LIMIT: u64 = 64 << 10;
+const OUTPUT_LIMIT: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Task {
