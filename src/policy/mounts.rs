@@ -30,6 +30,20 @@ pub(crate) enum MountKind {
         size: u64,
         private: bool,
     },
+    /// Hides what a mount above would show.
+    Mask {
+        cover: Cover,
+        reason: Option<String>,
+    },
+}
+
+/// What stands in the place of something hidden.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cover {
+    /// An empty directory, for a directory.
+    Directory,
+    /// The null device, for anything else.
+    File,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +56,8 @@ pub(crate) enum Access {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {
     Scratch,
+    /// What the host has mounted below a base bind.
+    Submount,
     Base,
     Workspace,
     /// What the sandbox itself stands on.
@@ -52,7 +68,7 @@ impl Origin {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Origin::Scratch => "scratch",
-            Origin::Base => "base",
+            Origin::Submount | Origin::Base => "base",
             Origin::Workspace => "workspace",
             Origin::Umwelt => "umwelt",
         }
@@ -83,13 +99,15 @@ impl Mount {
     }
 
     pub(crate) fn is_writable(&self) -> bool {
-        !matches!(
-            self.kind,
-            MountKind::Bind {
-                access: Access::ReadOnly,
-                ..
-            }
-        )
+        match &self.kind {
+            MountKind::Bind { access, .. } => *access == Access::ReadWrite,
+            MountKind::Tmpfs { .. } => true,
+            MountKind::Mask { .. } => false,
+        }
+    }
+
+    pub(crate) fn is_mask(&self) -> bool {
+        matches!(self.kind, MountKind::Mask { .. })
     }
 }
 
@@ -191,9 +209,9 @@ fn base_mounts(base: &BaseMount, host: &HostFacts) -> Vec<Mount> {
                 .mount_points
                 .iter()
                 .filter(|point| is_below(point, path));
-            std::iter::once(path)
-                .chain(below.map(String::as_str))
-                .map(|path| Mount::bind(path, path, Access::ReadOnly, Origin::Base))
+            let bind = |path: &str, origin| Mount::bind(path, path, Access::ReadOnly, origin);
+            std::iter::once(bind(path, Origin::Base))
+                .chain(below.map(|point| bind(point, Origin::Submount)))
                 .collect()
         }
     }
@@ -204,7 +222,7 @@ pub(crate) fn is_below(path: &str, parent: &str) -> bool {
     path != parent && Path::new(path).starts_with(parent)
 }
 
-fn depth(path: &str) -> usize {
+pub(crate) fn depth(path: &str) -> usize {
     Path::new(path).components().count()
 }
 
@@ -256,7 +274,8 @@ mod tests {
             ..HostFacts::default()
         };
         let mounts = base_mounts(&BaseMount::Bind { path: "/d".into() }, &host);
-        assert_eq!(mounts, [ro("/d"), ro("/d/x")]);
+        let submount = Mount::bind("/d/x", "/d/x", Access::ReadOnly, Origin::Submount);
+        assert_eq!(mounts, [ro("/d"), submount]);
     }
 
     #[test]
