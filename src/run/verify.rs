@@ -109,6 +109,7 @@ pub(crate) fn verify(
     check_interfaces(&proc)?;
     let cgroup = check_limits(pid, spec)?;
     let root = open_root(&proc)?;
+    check_masks(&root, spec)?;
     check_mount_table(&proc, spec)?;
     let scratch = check_mounts(&root, spec)?;
     let shell = if in_root(&root, "/bin/bash").is_ok() {
@@ -319,10 +320,6 @@ fn check_mounts(
 ) -> Result<Vec<(String, OwnedFd)>, VerifyError> {
     let mut scratch = Vec::new();
     for mount in spec.mounts.iter() {
-        if let MountKind::Mask { cover, .. } = &mount.kind {
-            check_mask(root, mount, *cover, spec)?;
-            continue;
-        }
         let inside = in_root(root, &mount.path).or_else(|error| {
             fail(
                 "mounts",
@@ -340,8 +337,17 @@ fn check_mounts(
     Ok(scratch)
 }
 
-/// Whoever looks at a masked path sees the cover: not by the mount table, as a
-/// path may lead through a link, but by opening it like a process inside.
+/// Whoever looks at a masked path sees the cover. Read back not by the mount
+/// table, as a path may lead through a link, but like a process inside.
+fn check_masks(root: &OwnedFd, spec: &ContainerSpec) -> Result<(), VerifyError> {
+    for mount in spec.mounts.iter() {
+        if let MountKind::Mask { cover, .. } = &mount.kind {
+            check_mask(root, mount, *cover, spec)?;
+        }
+    }
+    Ok(())
+}
+
 fn check_mask(
     root: &OwnedFd,
     mount: &Mount,
