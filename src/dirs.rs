@@ -64,7 +64,7 @@ impl fmt::Display for DirsError {
             DirsError::TooOpen { path, mode } => {
                 write!(
                     f,
-                    "{path:?} has mode {mode:03o}: others could reach the control socket"
+                    "{path:?} has mode {mode:03o}: others could reach what is in it"
                 )
             }
         }

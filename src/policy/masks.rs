@@ -46,7 +46,7 @@ impl MountSet {
             let above = nearest(&out, &mount.path);
             let Some(bind) = shown_by else {
                 let is_hidden = above.is_some_and(|at| out.get(at).is_some_and(Mount::is_mask));
-                if !(is_hidden && mount.origin == Origin::Submount) {
+                if !(is_hidden && mount.is_submount()) {
                     out.push(mount);
                 }
                 continue;
@@ -107,7 +107,7 @@ mod tests {
 
     fn bind(path: &str, source: &str, origin: Origin) -> Mount {
         let access = match origin {
-            Origin::Workspace => Access::ReadWrite,
+            Origin::WorkspaceSubmount | Origin::Workspace => Access::ReadWrite,
             _ => Access::ReadOnly,
         };
         Mount::bind(path, source, access, origin)
@@ -208,10 +208,12 @@ mod tests {
             base("/h"),
             bind("/h/s/sub", "/h/s/sub", Origin::Submount),
             bind("/h/t/sub", "/h/t/sub", Origin::Submount),
+            bind("/h/u", "/h/u", Origin::WorkspaceSubmount),
+            bind("/h/v/w", "/h/v/w", Origin::WorkspaceSubmount),
         ];
         assert_eq!(
-            shown(mounts, &facts(&["/h/s"])),
-            ["/h", "!/h/s", "/h/t/sub"]
+            shown(mounts, &facts(&["/h/s", "/h/u", "/h/v"])),
+            ["/h", "!/h/s", "!/h/u", "!/h/v", "/h/t/sub"]
         );
     }
 
@@ -247,15 +249,18 @@ mod tests {
         /// and whatever is not hidden is seen as before.
         #[test]
         fn hidden_is_not_seen_and_all_else_is(
-            picks in prop::collection::vec((0usize..8, 0usize..8, 0usize..4), 0..8),
+            picks in prop::collection::vec((0usize..8, 0usize..8, 0usize..5), 0..8),
             hidden in prop::collection::vec(0usize..8, 0..4),
         ) {
-            const ORIGINS: [Origin; 4] =
-                [Origin::Scratch, Origin::Submount, Origin::Base, Origin::Workspace];
+            const ORIGINS: [Origin; 5] = [
+                Origin::Scratch, Origin::Submount, Origin::Base, Origin::WorkspaceSubmount, Origin::Workspace,
+            ];
             let mounts = picks.iter().map(|(path, source, origin)| match ORIGINS[*origin] {
                 Origin::Scratch => Mount::tmpfs(PATHS[*path], 1, Origin::Scratch),
                 // These are found below a bind, at their own paths.
-                Origin::Submount => bind(PATHS[*path], PATHS[*path], Origin::Submount),
+                origin @ (Origin::Submount | Origin::WorkspaceSubmount) => {
+                    bind(PATHS[*path], PATHS[*path], origin)
+                }
                 origin => bind(PATHS[*path], PATHS[*source], origin),
             });
             let before = MountSet::merge(mounts.collect());
@@ -278,7 +283,7 @@ mod tests {
                         prop_assert!(is.is_none() || named, "{path}: {real} is seen");
                     }
                     // A submount's bind goes when it lies below a cover.
-                    (_, Some((_, Origin::Submount))) => {}
+                    (_, Some((_, Origin::Submount | Origin::WorkspaceSubmount))) => {}
                     _ => prop_assert_eq!(&is, &was, "{}", path),
                 }
             }

@@ -269,7 +269,7 @@ impl ControlPlane {
         }) = &job.stdio
         {
             self.poller
-                .add(Source::Output(id), pipe.as_fd(), mio::Interest::READABLE)
+                .add(Source::Output(id), pipe.as_fd())
                 .map_err(cannot("watch the output"))?;
         }
         self.jobs.insert(id, job);

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use mio::{Events, Interest};
+use mio::Events;
 use rustix::net::sockopt;
 
 use crate::api::{ApiError, Call, ErrorKind, ListReply, State};
@@ -125,8 +125,8 @@ impl ControlPlane {
         signals: OwnedFd,
     ) -> io::Result<ControlPlane> {
         let mut poller = Poller::new()?;
-        poller.add(Source::Listener, listener.as_fd(), Interest::READABLE)?;
-        poller.add(Source::Signals, signals.as_fd(), Interest::READABLE)?;
+        poller.add(Source::Listener, listener.as_fd())?;
+        poller.add(Source::Signals, signals.as_fd())?;
         poller.set(Timer::Backstop, BACKSTOP);
         if context.launched {
             poller.set(Timer::FirstClient, FIRST_CLIENT);
@@ -310,11 +310,7 @@ impl ControlPlane {
             return connection.flush();
         }
         let id = self.new_id();
-        self.poller.add(
-            Source::Connection(id),
-            connection.fd(),
-            Interest::READABLE | Interest::WRITABLE,
-        )?;
+        self.poller.add(Source::Connection(id), connection.fd())?;
         self.poller.set(Timer::Hello(id), HELLO);
         self.connections.insert(id, connection);
         // Whatever came before the registration raises no event.
@@ -357,9 +353,13 @@ impl ControlPlane {
         let was_slow = connection.is_slow();
         if let Err(error) = connection.flush() {
             log::debug!("client {id}: {error}");
-            self.close_connection(id);
-        } else if was_slow && !connection.is_slow() {
-            self.poller.again(Source::Connection(id));
+            return self.close_connection(id);
+        }
+        let source = Source::Connection(id);
+        let is_blocked = !connection.is_flushed();
+        self.poller.watch_room(source, connection.fd(), is_blocked);
+        if was_slow && !connection.is_slow() {
+            self.poller.again(source);
         }
     }
 

@@ -10,7 +10,7 @@ use crate::policy::mounts::OUTPUT_PATH;
 use crate::run::capture::Summary;
 use crate::run::control_plane::ControlPlane;
 use crate::run::job::{EndReason, Ending, GIVE_UP, GRACE, Job, JobStdio, SETTLE_EVERY};
-use crate::run::journal::Record;
+use crate::run::journal::{End, Record};
 use crate::run::poller::{Source, Timer};
 use crate::sys::cgroup::CommandCgroup;
 use crate::sys::process;
@@ -105,7 +105,7 @@ impl ControlPlane {
             kind: job.kind(),
             command: &job.command,
             cwd: &job.cwd,
-            outcome: &outcome,
+            end: End::Ran(&outcome),
             duration_ms: job.duration_ms(),
             bytes: None,
         };

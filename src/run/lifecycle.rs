@@ -7,8 +7,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use mio::Interest;
-
 use crate::api::{ApiError, Empty, ErrorKind, Outcome};
 use crate::error::Error;
 use crate::init::wire::{FromInit, VERSION};
@@ -131,11 +129,7 @@ impl ControlPlane {
         drop(theirs);
         let source = Source::Channel(self.container);
         self.poller
-            .add(
-                source,
-                channel.fd(),
-                Interest::READABLE | Interest::WRITABLE,
-            )
+            .add(source, channel.fd())
             .map_err(|error| Error::io("watch the channel to pid 1", error))?;
         self.channel = Some(channel);
         self.add_task(task, TaskKind::Create(self.container), CREATE_LIMIT);
@@ -176,10 +170,7 @@ impl ControlPlane {
 
     fn add_task(&mut self, task: Task, kind: TaskKind, limit: Duration) {
         let id = self.new_id();
-        if let Err(error) = self
-            .poller
-            .add(Source::Task(id), task.pidfd(), Interest::READABLE)
-        {
+        if let Err(error) = self.poller.add(Source::Task(id), task.pidfd()) {
             // Without events it still ends by its time limit.
             log::error!("cannot watch podman: {error}");
         }
@@ -306,12 +297,10 @@ impl ControlPlane {
     }
 
     pub(crate) fn on_channel(&mut self) {
+        self.flush_channel();
         let Some(channel) = &mut self.channel else {
             return;
         };
-        if let Err(error) = channel.flush() {
-            log::info!("channel to pid 1: {error}");
-        }
         let turn = channel.receive();
         for packet in turn.packets {
             self.on_packet(packet);
@@ -619,11 +608,16 @@ impl ControlPlane {
 
     /// Sends what is queued for pid 1.
     pub(crate) fn flush_channel(&mut self) {
-        if let Some(channel) = &mut self.channel
-            && let Err(error) = channel.flush()
-        {
+        let Some(channel) = &mut self.channel else {
+            return;
+        };
+        match channel.flush() {
+            Ok(is_flushed) => {
+                let source = Source::Channel(self.container);
+                self.poller.watch_room(source, channel.fd(), !is_flushed);
+            }
             // Its end of file follows and says the rest.
-            log::info!("channel to pid 1: {error}");
+            Err(error) => log::info!("channel to pid 1: {error}"),
         }
     }
 

@@ -171,24 +171,25 @@ fn serve(options: &Options) -> Result<(), Error> {
     let masks = masks::all(config.masks.clone(), &dirs);
     let signals = sys::signal::readable_on(&sys::signal::END)
         .map_err(|error| Error::io("watch signals", error))?;
-    make_places(&names, &dirs)?;
-    let listener = socket::bind(&names.socket)?;
-    if options.launched {
-        report(&Report::Listening(true));
-    }
-    let context = prepare(
-        options.launched,
-        config,
-        workspace,
-        names,
-        preflight,
-        masks,
-        notice,
-    );
-    let places = context.names.clone();
-    let control_plane = ControlPlane::new(context, listener, signals)
-        .map_err(|error| Error::io("set up the loop", error))?;
-    let outcome = control_plane.run();
+    let places = names.clone();
+    let outcome = make_places(&names, &dirs).and_then(|()| {
+        let listener = socket::bind(&names.socket)?;
+        if options.launched {
+            report(&Report::Listening(true));
+        }
+        let context = prepare(
+            options.launched,
+            config,
+            workspace,
+            names,
+            preflight,
+            masks,
+            notice,
+        );
+        ControlPlane::new(context, listener, signals)
+            .map_err(|error| Error::io("set up the loop", error))?
+            .run()
+    });
     remove_places(&places);
     outcome
 }

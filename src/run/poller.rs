@@ -1,7 +1,7 @@
 //! The one mio loop's bookkeeping: which descriptor an event belongs to, what
 //! has more to read, and what is due when.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -59,6 +59,8 @@ pub(crate) struct Poller {
     sources: HashMap<usize, Source>,
     tokens: HashMap<Source, usize>,
     next_token: usize,
+    /// Sources of which is told when they can be written to.
+    blocked: HashSet<Source>,
     /// Edge-triggered sources that were not read to the end.
     unfinished: VecDeque<Source>,
     timers: BTreeSet<(Instant, Timer)>,
@@ -73,27 +75,49 @@ impl Poller {
             sources: HashMap::new(),
             tokens: HashMap::new(),
             next_token: 0,
+            blocked: HashSet::new(),
             unfinished: VecDeque::new(),
             timers: BTreeSet::new(),
             due: HashMap::new(),
         })
     }
 
-    /// Watches `fd` (edge-triggered) until [`Poller::remove`].
-    pub(crate) fn add(
-        &mut self,
-        source: Source,
-        fd: BorrowedFd<'_>,
-        interest: Interest,
-    ) -> io::Result<()> {
+    /// Watches `fd` (edge-triggered) for something to read until
+    /// [`Poller::remove`].
+    pub(crate) fn add(&mut self, source: Source, fd: BorrowedFd<'_>) -> io::Result<()> {
         let token = self.next_token;
         self.next_token += 1;
-        self.poll
-            .registry()
-            .register(&mut SourceFd(&fd.as_raw_fd()), Token(token), interest)?;
+        self.poll.registry().register(
+            &mut SourceFd(&fd.as_raw_fd()),
+            Token(token),
+            Interest::READABLE,
+        )?;
         self.sources.insert(token, source);
         self.tokens.insert(source, token);
         Ok(())
+    }
+
+    /// Whether to tell when there is room again for what waits to be sent.
+    /// Only then: all that the other side reads would be an event otherwise.
+    pub(crate) fn watch_room(&mut self, source: Source, fd: BorrowedFd<'_>, is_blocked: bool) {
+        let Some(token) = self.tokens.get(&source).copied() else {
+            return;
+        };
+        let interest = match (is_blocked, self.blocked.contains(&source)) {
+            (true, false) => Interest::READABLE | Interest::WRITABLE,
+            (false, true) => Interest::READABLE,
+            _ => return,
+        };
+        let fd = fd.as_raw_fd();
+        let changed = self
+            .poll
+            .registry()
+            .reregister(&mut SourceFd(&fd), Token(token), interest);
+        match changed {
+            Ok(()) if is_blocked => drop(self.blocked.insert(source)),
+            Ok(()) => drop(self.blocked.remove(&source)),
+            Err(error) => log::warn!("cannot watch {source:?} for room: {error}"),
+        }
     }
 
     /// To be called before `fd` is closed.
@@ -102,6 +126,7 @@ impl Poller {
             return;
         };
         self.sources.remove(&token);
+        self.blocked.remove(&source);
         if let Err(error) = self
             .poll
             .registry()
@@ -176,6 +201,9 @@ impl Poller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
 
     #[test]
     fn timers_come_in_order_once_and_not_when_unset() {
@@ -188,5 +216,28 @@ mod tests {
         std::thread::sleep(Duration::from_millis(30));
         assert_eq!(poller.take_due(), [Timer::Timeout(2), Timer::Timeout(1)]);
         assert!(poller.take_due().is_empty() && poller.due.is_empty());
+    }
+
+    #[test]
+    fn room_is_told_only_to_who_waits_for_it() {
+        let mut poller = Poller::new().unwrap();
+        let mut events = Events::with_capacity(4);
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        poller.add(Source::Connection(1), ours.as_fd()).unwrap();
+        let mut read_by_peer = |poller: &mut Poller| {
+            theirs.read_exact(&mut [0; 1000]).unwrap();
+            poller.set(Timer::Restart, Duration::from_millis(50));
+            poller.wait(&mut events).unwrap().0
+        };
+        rustix::io::write(&ours, &[0; 1000]).unwrap();
+        assert_eq!(read_by_peer(&mut poller), []);
+        while rustix::io::write(&ours, &[0; 1000]).is_ok() {}
+        for _ in 0..2 {
+            poller.watch_room(Source::Connection(1), ours.as_fd(), true);
+        }
+        while read_by_peer(&mut poller).is_empty() {}
+        poller.watch_room(Source::Connection(1), ours.as_fd(), false);
+        assert_eq!(read_by_peer(&mut poller), []);
     }
 }

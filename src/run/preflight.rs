@@ -11,7 +11,7 @@ use crate::error::exit_code;
 use crate::podman::delegation::{self, Delegated, DelegationError};
 use crate::podman::local::{self, Remote};
 use crate::podman::seccomp;
-use crate::policy::mounts::HostFacts;
+use crate::policy::mounts::{HostFacts, MountPoint};
 use crate::workspace::Workspace;
 
 /// What the checks found out on the way.
@@ -180,9 +180,14 @@ fn host_facts(
         }
     }
     let table = crate::sys::mountinfo::of_self().map_err(PreflightError::MountTable)?;
-    let mount_points = table
-        .into_iter()
-        .filter_map(|entry| entry.mount_point.into_os_string().into_string().ok());
+    // A path that is not UTF-8 cannot be handed to podman; should it matter,
+    // the mount is found when the table inside is read back.
+    let mount_points = table.iter().filter_map(|entry| {
+        Some(MountPoint {
+            path: entry.mount_point.to_str()?.to_owned(),
+            read_only: entry.is_read_only(),
+        })
+    });
     Ok(HostFacts {
         home: home_text(&dirs.home),
         missing,

@@ -11,6 +11,7 @@ use crate::api::{ApiError, ErrorKind, Event};
 use crate::init::wire::{ExitStatus, Stage};
 use crate::run::control_plane::ControlPlane;
 use crate::run::job::{DRAIN, EndReason, Job, JobStdio, Retry};
+use crate::run::journal::{End, Record};
 use crate::run::poller::Timer;
 use crate::text;
 
@@ -60,6 +61,17 @@ impl ControlPlane {
         self.close_output(&mut job);
         job.cgroup.remove();
         let error = self.spawn_error(&job, stage, errno);
+        self.journal.append(&Record {
+            client: &job.client,
+            kind: job.kind(),
+            command: &job.command,
+            cwd: &job.cwd,
+            end: End::NotStarted {
+                not_started: &error.message,
+            },
+            duration_ms: job.duration_ms(),
+            bytes: None,
+        });
         self.refuse(job.connection, job.request, error);
         self.flush_connection(job.connection);
         self.stop_when_idle();

@@ -99,6 +99,7 @@ pub(crate) fn verify(
     };
     check_program(&proc, exe)?;
     check_status(&proc, spec)?;
+    check_user_map(&proc, spec)?;
     if hello.setns_errno != rustix::io::Errno::PERM.raw_os_error() {
         return fail(
             "seccomp profile",
@@ -207,6 +208,7 @@ fn check_status(proc: &Proc, spec: &ContainerSpec) -> Result<(), VerifyError> {
             return fail(name, format!("the capability set is {set}, not empty"));
         }
     }
+    check_groups(field("Groups")?, spec)?;
     if field("NoNewPrivs")? != "1" {
         return fail("NoNewPrivs", "it is not set");
     }
@@ -217,6 +219,46 @@ fn check_status(proc: &Proc, spec: &ContainerSpec) -> Result<(), VerifyError> {
         );
     }
     Ok(())
+}
+
+/// None of the host's groups but the user's own: they may open what the user
+/// alone may not.
+fn check_groups(groups: &str, spec: &ContainerSpec) -> Result<(), VerifyError> {
+    let of_host = rustix::process::getgroups()
+        .or_else(|error| fail("Groups", format!("our own cannot be read: {error}")))?;
+    let taken_along = groups
+        .split_ascii_whitespace()
+        .filter_map(|group| group.parse::<u32>().ok())
+        .find(|group| *group != spec.gid && of_host.iter().any(|own| own.as_raw() == *group));
+    match taken_along {
+        None => Ok(()),
+        Some(group) => fail("Groups", format!("the group {group} of the host is there")),
+    }
+}
+
+/// The user is the same one inside: were it root there, it could do more with
+/// what its namespace owns.
+fn check_user_map(proc: &Proc, spec: &ContainerSpec) -> Result<(), VerifyError> {
+    let map = proc.read("user namespace", "uid_map")?;
+    // `first inside, first outside, count`; outside as we see it.
+    let inside = map.lines().find_map(|line| {
+        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
+        let mut next = || numbers.next()?.ok();
+        let (inside, outside, count) = (next()?, next()?, next()?);
+        let offset = spec.uid.checked_sub(outside)?;
+        (offset < count).then_some(inside.wrapping_add(offset))
+    });
+    match inside {
+        Some(uid) if uid == spec.uid => Ok(()),
+        Some(uid) => fail(
+            "user namespace",
+            format!("uid {} of the host is uid {uid} inside", spec.uid),
+        ),
+        None => fail(
+            "user namespace",
+            format!("uid {} of the host does not exist inside", spec.uid),
+        ),
+    }
 }
 
 /// None of the host's namespaces is shared.
@@ -485,6 +527,7 @@ fn check_mount_table(proc: &Proc, spec: &ContainerSpec) -> Result<(), VerifyErro
         };
         check_flags(mount, entry)?;
     }
+    check_system_paths(&table)?;
     for (index, entry) in table.iter().enumerate() {
         let covered = table
             .iter()
@@ -495,6 +538,27 @@ fn check_mount_table(proc: &Proc, spec: &ContainerSpec) -> Result<(), VerifyErro
         }
     }
     Ok(())
+}
+
+/// podman covers the parts of /proc that tell of the host or control it.
+fn check_system_paths(table: &[Entry]) -> Result<(), VerifyError> {
+    const HIDDEN: [&str; 3] = ["/proc/kcore", "/proc/keys", "/proc/timer_list"];
+    const READ_ONLY: [&str; 2] = ["/proc/sys", "/proc/sysrq-trigger"];
+    let covering = |path: &str| {
+        let mut of_path = table
+            .iter()
+            .filter(|entry| entry.mount_point == Path::new(path));
+        of_path.next_back()
+    };
+    let is_bare = |path: &&&str| covering(path).is_none();
+    let is_writable = |path: &&&str| !covering(path).is_some_and(Entry::is_read_only);
+    let bare = HIDDEN.iter().filter(is_bare);
+    // A kernel without such a file has nothing to cover.
+    let bare = bare.chain(READ_ONLY.iter().filter(is_writable));
+    match bare.copied().find(|path| Path::new(path).exists()) {
+        None => Ok(()),
+        Some(path) => fail("system paths", format!("{path:?} is not covered")),
+    }
 }
 
 /// Whether another mount of the set has the same source.
@@ -567,9 +631,14 @@ fn check_expected(entry: &Entry, mounts: &[&Mount]) -> Result<(), VerifyError> {
         .iter()
         .rev()
         .find(|mount| path.starts_with(&mount.path));
+    let has_flags = entry.has("nosuid") && entry.has("nodev");
     match above.map(|mount| (&mount.kind, mount.is_writable())) {
         // Out of sight: masks are read back as empty.
         Some((MountKind::Mask { .. }, _)) => Ok(()),
+        Some((MountKind::Bind { .. }, _)) if !has_flags => fail(
+            "mount flags",
+            format!("{path:?} is mounted without nosuid and nodev"),
+        ),
         Some((MountKind::Bind { .. }, true)) => Ok(()),
         Some((MountKind::Bind { .. }, false)) if entry.is_read_only() => Ok(()),
         Some((MountKind::Bind { .. }, false)) => fail(
@@ -585,14 +654,25 @@ fn check_expected(entry: &Entry, mounts: &[&Mount]) -> Result<(), VerifyError> {
 
 /// What podman and the OCI runtime mount into every container.
 fn is_runtime_mount(path: &Path, entry: &Entry) -> bool {
-    const TREES: [(&str, &[&str]); 3] = [
-        ("/proc", &["proc", "tmpfs", "devtmpfs"]),
-        ("/sys", &["sysfs", "cgroup2", "tmpfs"]),
-        ("/dev", &["tmpfs", "devpts", "mqueue", "devtmpfs"]),
+    let fs_type = entry.fs_type.as_str();
+    let system = (path.starts_with("/proc") && ["proc", "tmpfs", "devtmpfs"].contains(&fs_type))
+        || (path.starts_with("/sys") && ["sysfs", "cgroup2", "tmpfs"].contains(&fs_type));
+    const DEVICES: [(&str, &[&str]); 9] = [
+        ("/dev", &["tmpfs"]),
+        ("/dev/pts", &["devpts"]),
+        ("/dev/mqueue", &["mqueue"]),
+        ("/dev/null", HOST_DEV),
+        ("/dev/zero", HOST_DEV),
+        ("/dev/full", HOST_DEV),
+        ("/dev/tty", HOST_DEV),
+        ("/dev/random", HOST_DEV),
+        ("/dev/urandom", HOST_DEV),
     ];
-    let system = TREES
+    /// What the host's /dev is; in a container host it is a tmpfs.
+    const HOST_DEV: &[&str] = &["devtmpfs", "tmpfs"];
+    let device = DEVICES
         .iter()
-        .any(|(tree, types)| path.starts_with(tree) && types.contains(&entry.fs_type.as_str()));
+        .any(|(name, types)| path == Path::new(name) && types.contains(&fs_type));
     // Generated by podman for this container, on its own run directory.
     const FILES: [&str; 6] = [
         "/etc/hostname",
@@ -602,5 +682,5 @@ fn is_runtime_mount(path: &Path, entry: &Entry) -> bool {
         "/etc/group",
         "/run/.containerenv",
     ];
-    system || FILES.iter().any(|file| path == Path::new(file))
+    system || device || FILES.iter().any(|file| path == Path::new(file))
 }
