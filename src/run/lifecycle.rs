@@ -19,6 +19,7 @@ use crate::run::job::EndReason;
 use crate::run::poller::{Source, Timer};
 use crate::run::task::{Finished, Task};
 use crate::run::verify::{self, Hello, Verified};
+use crate::run::{masks, mount_entry};
 use crate::sys::process;
 
 /// podman creates a container in one or two seconds; the first time that an
@@ -121,6 +122,7 @@ impl ControlPlane {
     }
 
     fn try_create(&mut self) -> Result<(), Error> {
+        self.cover_masks()?;
         self.write_runtime_files()?;
         let (channel, theirs) =
             Channel::pair().map_err(|error| Error::io("make the channel to pid 1", error))?;
@@ -135,6 +137,16 @@ impl ControlPlane {
             .map_err(|error| Error::io("watch the channel to pid 1", error))?;
         self.channel = Some(channel);
         self.add_task(task, TaskKind::Create(self.container), CREATE_LIMIT);
+        Ok(())
+    }
+
+    /// Hides what the masks mean now: the host may have changed since the last
+    /// container, and a cover without anything below would be made on the host.
+    fn cover_masks(&mut self) -> Result<(), Error> {
+        let context = &mut self.context;
+        let facts = masks::find(&context.masks, &context.mounts)?;
+        context.spec.mounts = context.mounts.with_masks(&facts);
+        context.list.mounts = context.spec.mounts.iter().map(mount_entry).collect();
         Ok(())
     }
 
