@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::api::Resources;
 use crate::config::mask::{Mask, MaskTarget, check_reason};
 use crate::config::value::{expand_path, parse_size};
 use crate::config::{ConfigError, file};
@@ -26,6 +25,15 @@ pub(crate) struct Config {
     pub(crate) scratch: ScratchSizes,
     pub(crate) mounts: Vec<BaseMount>,
     pub(crate) masks: Vec<Mask>,
+}
+
+/// What all of a sandbox together may take. Also told to clients as it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Resources {
+    /// Bytes.
+    pub(crate) memory: u64,
+    pub(crate) cpus: f64,
+    pub(crate) pids_limit: u64,
 }
 
 /// Seconds.

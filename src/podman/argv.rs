@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use crate::api::Resources;
+use crate::config::Resources;
 use crate::podman::delegation::Delegated;
 use crate::policy::mounts::{Access, Cover, Mount, MountKind, MountSet};
 use crate::workspace::FileId;
