@@ -21,6 +21,7 @@ use crate::podman::argv::ContainerSpec;
 use crate::policy::mounts::MountSet;
 use crate::run::channel::Channel;
 use crate::run::connection::{Connection, ReadState};
+use crate::run::discard::Discards;
 use crate::run::ending::Lingering;
 use crate::run::environment::GitIdentity;
 use crate::run::job::{EndReason, Job};
@@ -90,7 +91,7 @@ pub(crate) struct ControlPlane {
     /// Background processes of ended commands, oldest first.
     pub(crate) lingering: Vec<Lingering>,
     /// Pipes that ended commands left open: read, so that nobody blocks.
-    pub(crate) discarded: HashMap<u64, OwnedFd>,
+    pub(crate) discards: Discards,
     pub(crate) tasks: HashMap<u64, (Task, crate::run::lifecycle::TaskKind)>,
     pub(crate) phase: Phase,
     pub(crate) channel: Option<Channel>,
@@ -140,7 +141,7 @@ impl ControlPlane {
             connections: HashMap::new(),
             jobs: HashMap::new(),
             lingering: Vec::new(),
-            discarded: HashMap::new(),
+            discards: Discards::default(),
             tasks: HashMap::new(),
             phase: Phase::Waiting,
             channel: None,
@@ -238,6 +239,7 @@ impl ControlPlane {
             Timer::Settle(id) => self.settle_job(id),
             Timer::Drain(id) => self.finish_job(id),
             Timer::Respawn(id) => self.respawn(id),
+            Timer::Discard => self.discard_due(),
             Timer::Flush(id) => self.flush_stream(id),
             Timer::Hello(id) => self.hello_overdue(id),
             Timer::Task(id) => self.task_overdue(id),

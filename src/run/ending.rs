@@ -11,7 +11,7 @@ use crate::run::capture::Summary;
 use crate::run::control_plane::ControlPlane;
 use crate::run::job::{EndReason, Ending, GIVE_UP, GRACE, Job, JobStdio, SETTLE_EVERY};
 use crate::run::journal::{End, Record};
-use crate::run::poller::{Source, Timer};
+use crate::run::poller::Timer;
 use crate::sys::cgroup::CommandCgroup;
 use crate::sys::process;
 use crate::text;
@@ -95,8 +95,7 @@ impl ControlPlane {
         if let Some(pipe) = pipe {
             // What still holds the other end must not block, or be killed by
             // SIGPIPE, just because nobody listens any more.
-            self.discarded.insert(job.id, pipe);
-            self.poller.again(Source::Output(job.id));
+            self.discards.add(job.id, pipe, &mut self.poller);
         }
         self.notice_limits(&mut job);
         let (connection, request) = (job.connection, job.request);

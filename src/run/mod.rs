@@ -8,6 +8,7 @@ mod channel;
 mod commands;
 mod connection;
 mod control_plane;
+mod discard;
 mod ending;
 mod environment;
 mod handler;

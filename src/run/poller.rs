@@ -35,6 +35,8 @@ pub(crate) enum Timer {
     Drain(u64),
     /// A command that found no room for its process is tried again.
     Respawn(u64),
+    /// Pipes of ended commands are read on.
+    Discard,
     /// New output may be told to the client.
     Flush(u64),
     /// A client has not said hello.
