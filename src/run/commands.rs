@@ -110,7 +110,7 @@ impl ControlPlane {
         asked.cwd = shell.cwd;
         asked.timeout_s = Some(timeout_s);
         let captured = Captured {
-            capture: Capture::new(self.output_file()),
+            capture: Capture::new(self.output_file(), &self.saved),
             pipe: Some(read),
             stream: shell.stream.then(Stream::default),
         };

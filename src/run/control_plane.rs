@@ -28,6 +28,7 @@ use crate::run::job::{EndReason, Job};
 use crate::run::journal::Journal;
 use crate::run::lifecycle::Phase;
 use crate::run::poller::{Poller, Source, Timer};
+use crate::run::saved::SavedOutputs;
 use crate::run::task::Task;
 use crate::run::watchdog::Backoff;
 use crate::workspace::{Names, Workspace};
@@ -92,6 +93,7 @@ pub(crate) struct ControlPlane {
     pub(crate) lingering: Vec<Lingering>,
     /// Pipes that ended commands left open: read, so that nobody blocks.
     pub(crate) discards: Discards,
+    pub(crate) saved: SavedOutputs,
     pub(crate) tasks: HashMap<u64, (Task, crate::run::lifecycle::TaskKind)>,
     pub(crate) phase: Phase,
     pub(crate) channel: Option<Channel>,
@@ -142,6 +144,7 @@ impl ControlPlane {
             jobs: HashMap::new(),
             lingering: Vec::new(),
             discards: Discards::default(),
+            saved: SavedOutputs::default(),
             tasks: HashMap::new(),
             phase: Phase::Waiting,
             channel: None,

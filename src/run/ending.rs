@@ -1,8 +1,6 @@
 //! The end of a command: asked for or not, and what is told of it.
 
-use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::Instant;
 
 use crate::api::{ExecReply, Outcome, Process, ShellReply};
@@ -18,8 +16,6 @@ use crate::text;
 
 /// Most background processes that a result lists.
 const MAX_LISTED: usize = 20;
-/// Saved outputs together; the oldest go first.
-const MAX_SAVED: u64 = 256 << 20;
 
 /// What an ended command left running.
 #[derive(Debug)]
@@ -169,9 +165,6 @@ impl ControlPlane {
             }
             Some(format!("{OUTPUT_PATH}/{}", path.file_name()?.to_str()?))
         });
-        if full_output.is_some() {
-            self.trim_saved();
-        }
         ShellReply {
             outcome,
             output: summary.text,
@@ -237,62 +230,9 @@ impl ControlPlane {
         }
         (self.oom_kills, self.pids_denied) = (oom_kills, pids_denied);
     }
-
-    /// Removes the oldest saved outputs when all together are too large.
-    fn trim_saved(&self) {
-        if let Err(error) = trim_directory(&self.context.names.state.join("output"), MAX_SAVED) {
-            log::warn!("cannot trim the saved outputs: {error}");
-        }
-    }
 }
 
 fn is_full(fd: &OwnedFd) -> bool {
     rustix::fs::fstatvfs(fd)
         .is_ok_and(|fs| fs.f_blocks > 0 && (fs.f_bavail == 0 || fs.f_ffree == 0))
-}
-
-fn trim_directory(dir: &Path, limit: u64) -> io::Result<()> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        let metadata = entry.metadata()?;
-        files.push((metadata.modified()?, metadata.len(), entry.path()));
-    }
-    files.sort();
-    let mut total: u64 = files.iter().map(|(_, len, _)| len).sum();
-    // The newest one is what the agent was just told of.
-    files.pop();
-    for (_, len, path) in files {
-        if total <= limit {
-            break;
-        }
-        std::fs::remove_file(path)?;
-        total -= len;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn oldest_saved_outputs_make_room() {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, age) in [("a", 30), ("b", 20), ("c", 10)] {
-            let path = dir.path().join(name);
-            std::fs::write(&path, [0; 100]).unwrap();
-            let time = std::time::SystemTime::now() - std::time::Duration::from_secs(age);
-            std::fs::File::options()
-                .write(true)
-                .open(&path)
-                .unwrap()
-                .set_modified(time)
-                .unwrap();
-        }
-        trim_directory(dir.path(), 250).unwrap();
-        assert!(!dir.path().join("a").exists() && dir.path().join("b").exists());
-        trim_directory(dir.path(), 50).unwrap();
-        assert!(!dir.path().join("b").exists() && dir.path().join("c").exists());
-    }
 }

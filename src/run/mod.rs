@@ -21,6 +21,7 @@ mod output;
 mod poller;
 pub(crate) mod preflight;
 mod reports;
+mod saved;
 mod socket;
 mod task;
 pub(crate) mod verify;
