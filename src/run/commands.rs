@@ -14,6 +14,7 @@ use crate::run::capture::Capture;
 use crate::run::control_plane::ControlPlane;
 use crate::run::environment::{self, Setting};
 use crate::run::job::{Captured, Job, JobStdio, Retry, Stream};
+use crate::run::journal;
 use crate::run::output::output_pipe;
 use crate::run::poller::{Source, Timer};
 use crate::sys::cgroup::CommandCgroup;
@@ -106,7 +107,7 @@ impl ControlPlane {
             Some(_) => vec![self.shell().to_owned(), "/proc/self/fd/3".to_owned()],
         };
         theirs.extend(script);
-        asked.shown = shell.command;
+        asked.shown = shown(&shell.command);
         asked.cwd = shell.cwd;
         asked.timeout_s = Some(timeout_s);
         let captured = Captured {
@@ -132,7 +133,7 @@ impl ControlPlane {
         exec: Exec,
         theirs: Vec<OwnedFd>,
     ) -> Result<(), ApiError> {
-        asked.shown = exec.argv.join(" ");
+        asked.shown = shown(&exec.argv.join(" "));
         asked.argv = checked_argv(exec.argv)?;
         asked.cwd = exec.cwd;
         self.spawn(
@@ -152,7 +153,7 @@ impl ControlPlane {
         } else {
             terminal.argv
         };
-        asked.shown = argv.join(" ");
+        asked.shown = shown(&argv.join(" "));
         asked.argv = checked_argv(argv)?;
         asked.cwd = terminal.cwd;
         let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-._+".contains(&b);
@@ -311,6 +312,11 @@ impl ControlPlane {
     }
 }
 
+/// What is kept of a command while it runs: no more than the journal takes.
+fn shown(command: &str) -> String {
+    journal::cut(command).to_owned()
+}
+
 /// A command text that is too long for an argument or for a packet, in a
 /// memory file.
 fn long_script(command: &str) -> io::Result<Option<OwnedFd>> {
@@ -383,6 +389,12 @@ mod tests {
         assert_eq!(checked_timeout(Some(10), 5, 10).unwrap(), 10);
         assert!(checked_timeout(Some(11), 5, 10).is_err());
         assert!(checked_timeout(Some(0), 5, 10).is_err());
+    }
+
+    #[test]
+    fn a_running_command_keeps_little_of_its_text() {
+        assert_eq!(shown("echo"), "echo");
+        assert!(shown(&"x".repeat(MAX_COMMAND)).capacity() <= 16 << 10);
     }
 
     #[test]
