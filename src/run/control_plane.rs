@@ -4,7 +4,7 @@
 //! container), `handler` (requests), `commands`, `reports`, `output` and
 //! `ending` (what runs inside).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use mio::Events;
 use rustix::net::sockopt;
 
-use crate::api::{ApiError, Call, ErrorKind, ListReply, State};
+use crate::api::{ApiError, ErrorKind, ListReply, State};
 use crate::config::Mask;
 use crate::error::Error;
 use crate::podman::argv::ContainerSpec;
@@ -30,6 +30,7 @@ use crate::run::lifecycle::Phase;
 use crate::run::poller::{Poller, Source, Timer};
 use crate::run::saved::SavedOutputs;
 use crate::run::task::Task;
+use crate::run::waiting::WaitingQueue;
 use crate::run::watchdog::Backoff;
 use crate::workspace::{Names, Workspace};
 
@@ -65,15 +66,6 @@ pub(crate) struct Context {
     pub(crate) launched: bool,
 }
 
-/// A request that waits for the sandbox.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    pub(crate) connection: u64,
-    pub(crate) request: u64,
-    pub(crate) call: Call,
-    pub(crate) fds: Vec<OwnedFd>,
-}
-
 /// How the loop ends.
 #[derive(Debug)]
 pub(crate) enum Ending {
@@ -100,7 +92,7 @@ pub(crate) struct ControlPlane {
     /// Counts containers, connections, commands and tasks.
     next_id: u64,
     pub(crate) container: u64,
-    pub(crate) waiting: VecDeque<Waiting>,
+    pub(crate) waiting: WaitingQueue,
     /// Who asked for the shutdown: connection and request.
     pub(crate) shutdown_asked: Vec<(u64, u64)>,
     pub(crate) stopping: bool,
@@ -150,7 +142,7 @@ impl ControlPlane {
             channel: None,
             next_id: 0,
             container: 0,
-            waiting: VecDeque::new(),
+            waiting: WaitingQueue::default(),
             shutdown_asked: Vec::new(),
             stopping: false,
             ending: None,
@@ -375,7 +367,7 @@ impl ControlPlane {
         };
         self.poller.remove(Source::Connection(id), connection.fd());
         self.poller.unset(Timer::Hello(id));
-        self.waiting.retain(|waiting| waiting.connection != id);
+        self.waiting.remove_client(id);
         let orphans: Vec<u64> = self
             .jobs
             .values()

@@ -25,6 +25,7 @@ mod saved;
 mod socket;
 mod task;
 pub(crate) mod verify;
+mod waiting;
 mod watchdog;
 
 use std::collections::BTreeMap;
