@@ -62,7 +62,7 @@ impl Applet {
     }
 }
 
-/// Picks the applet from the file name part of argv[0], or else from the first
+/// Picks the applet from the file name part of `argv[0]`, or else from the first
 /// argument (`umwelt run …`), and returns the arguments that are left for it.
 pub(crate) fn select(
     argv: impl IntoIterator<Item = OsString>,

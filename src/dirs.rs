@@ -64,7 +64,7 @@ impl fmt::Display for DirsError {
             DirsError::TooOpen { path, mode } => {
                 write!(
                     f,
-                    "{path:?} has mode {mode:03o}: others could reach the control socket"
+                    "{path:?} has mode {mode:03o}: others could reach what is in it"
                 )
             }
         }
@@ -76,7 +76,10 @@ impl std::error::Error for DirsError {}
 impl Dirs {
     /// Reads the places from the environment; creates nothing.
     pub(crate) fn from_env() -> Result<Dirs, DirsError> {
-        Dirs::from_lookup(|name| std::env::var_os(name))
+        Dirs::from_lookup(|name| match std::env::var_os(name) {
+            None if name == "XDG_RUNTIME_DIR" => usual_runtime().map(OsString::from),
+            value => value,
+        })
     }
 
     fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Dirs, DirsError> {
@@ -110,6 +113,15 @@ impl Dirs {
     pub(crate) fn check_runtime(&self) -> Result<(), DirsError> {
         check_private(&self.runtime)
     }
+}
+
+/// Where logind puts the runtime directory, if it is there and private. The
+/// official MCP libraries start a server without `XDG_RUNTIME_DIR`; podman
+/// looks in the same place then.
+pub(crate) fn usual_runtime() -> Option<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let path = PathBuf::from(format!("/run/user/{uid}"));
+    check_private(&path).is_ok().then_some(path)
 }
 
 /// Creates `path` and its missing parents with mode 0700 and checks it.

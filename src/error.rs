@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 
-use crate::api::ApiError;
+use crate::api::{ApiError, ErrorKind};
 use crate::config::ConfigError;
 use crate::ctl::CtlError;
 use crate::dirs::DirsError;
@@ -113,6 +113,23 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// A failure to start a sandbox, as clients are told of it.
+impl From<&Error> for ApiError {
+    fn from(error: &Error) -> ApiError {
+        let kind = match (error, error.exit_code()) {
+            (Error::Api(error), _) => error.kind,
+            (_, exit_code::USAGE) => ErrorKind::BadConfig,
+            (_, exit_code::NO_DELEGATION) => ErrorKind::NoDelegation,
+            _ => ErrorKind::StartFailed,
+        };
+        ApiError {
+            kind,
+            message: error.to_string(),
+            hint: error.hint(),
+        }
+    }
+}
 
 macro_rules! from_layer {
     ($($layer:ty => $variant:ident),* $(,)?) => {

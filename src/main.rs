@@ -1,6 +1,6 @@
 //! umwelt: a shell for LLM agents that cannot hurt the machine.
 //!
-//! One static binary, seven programs: argv[0] (or else the first argument)
+//! One static binary, seven programs: `argv[0]` (or else the first argument)
 //! names the applet. `main` parses, calls, reports and returns a code.
 
 mod api;

@@ -3,7 +3,10 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use sha2::{Digest, Sha256};
 
@@ -42,6 +45,22 @@ impl fmt::Display for SessionId {
     }
 }
 
+/// Tells a file apart from whatever is put in its place later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileId {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+impl FileId {
+    pub(crate) fn from_metadata(metadata: &std::fs::Metadata) -> FileId {
+        FileId {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }
+    }
+}
+
 /// A workspace that passed the rule: an existing directory, by its real path.
 #[derive(Debug, Clone)]
 pub(crate) struct Workspace {
@@ -50,6 +69,7 @@ pub(crate) struct Workspace {
     /// The absolute path that the client used, where it leads through a link.
     alias: Option<String>,
     sid: SessionId,
+    id: FileId,
 }
 
 impl Workspace {
@@ -69,6 +89,11 @@ impl Workspace {
         &self.sid
     }
 
+    /// What the directory was when it passed the rule.
+    pub(crate) fn id(&self) -> FileId {
+        self.id
+    }
+
     /// Applies the workspace rule to `path` as given by a person or a client.
     pub(crate) fn resolve(path: &Path, dirs: &Dirs) -> Result<Workspace, WorkspaceError> {
         let given = std::path::absolute(path)
@@ -78,10 +103,13 @@ impl Workspace {
         if !real.is_dir() {
             return Err(WorkspaceError::NotADirectory(real));
         }
-        if let Some(reason) = refusal(&real, dirs) {
+        let shared = is_shared(&real).map_err(|error| WorkspaceError::Gone(real.clone(), error))?;
+        let refusal = shared.then(|| "it is shared with other users".to_owned());
+        if let Some(reason) = refusal.or_else(|| refusal_by_path(&real, dirs)) {
             return Err(WorkspaceError::Refused { path: real, reason });
         }
         let path = checked_text(&real)?;
+        let id = identify(&real).map_err(|error| WorkspaceError::Gone(real.clone(), error))?;
         let alias = lexical(&given);
         let alias = if alias == real {
             None
@@ -90,6 +118,7 @@ impl Workspace {
         };
         Ok(Workspace {
             sid: SessionId::from_path(&path),
+            id,
             path,
             alias,
         })
@@ -144,10 +173,30 @@ fn current_dir() -> Result<PathBuf, WorkspaceError> {
     }
 }
 
+/// Places like /tmp (sticky, for everybody) hold the sockets and files of
+/// every program of the host.
+fn is_shared(path: &Path) -> io::Result<bool> {
+    Ok(std::fs::metadata(path)?.mode() & 0o1002 == 0o1002)
+}
+
+/// Looks at the directory itself: a link that has taken the place of one of
+/// the path's components since it was resolved is refused.
+fn identify(real: &Path) -> io::Result<FileId> {
+    let dir = rustix::fs::openat2(
+        rustix::fs::CWD,
+        real,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::NO_SYMLINKS,
+    )?;
+    let metadata = std::fs::File::from(dir).metadata()?;
+    Ok(FileId::from_metadata(&metadata))
+}
+
 /// An alias is a convenience: one that cannot be mounted safely is left out.
 fn alias_of(alias: &Path, real: &Path, dirs: &Dirs) -> Option<String> {
     let same = std::fs::canonicalize(alias).is_ok_and(|resolved| resolved == real);
-    if !same || refusal(alias, dirs).is_some() {
+    if !same || refusal_by_path(alias, dirs).is_some() {
         return None;
     }
     checked_text(alias).ok()
@@ -184,7 +233,7 @@ const SYSTEM_TREES: [&str; 8] = [
 const VAR_TREES: [&str; 6] = ["lib", "run", "log", "cache", "spool", "lock"];
 
 /// Why the (absolute, resolved) path cannot be a workspace, if it cannot.
-fn refusal(path: &Path, dirs: &Dirs) -> Option<String> {
+fn refusal_by_path(path: &Path, dirs: &Dirs) -> Option<String> {
     if path == Path::new("/") {
         return Some("it is the root of the file system".to_owned());
     }
@@ -221,7 +270,9 @@ fn system_tree(path: &Path) -> Option<PathBuf> {
     if SYSTEM_TREES.iter().any(|system| tree == Path::new(system))
         || top == OsStr::new("root")
         || top == OsStr::new("run")
-        || top.as_encoded_bytes().starts_with(b"lib")
+        || ["lib", "lib32", "lib64", "libx32", "libo32"]
+            .iter()
+            .any(|lib| top == OsStr::new(lib))
     {
         return Some(tree);
     }
@@ -238,7 +289,7 @@ fn system_tree(path: &Path) -> Option<PathBuf> {
 }
 
 /// Directories whose content would hand the agent the sandbox itself.
-fn private_places(dirs: &Dirs, home: &Path) -> [(PathBuf, &'static str); 5] {
+fn private_places(dirs: &Dirs, home: &Path) -> [(PathBuf, &'static str); 11] {
     let storage = std::env::var_os("XDG_DATA_HOME")
         .map(PathBuf::from)
         .filter(|path| path.is_absolute())
@@ -250,6 +301,22 @@ fn private_places(dirs: &Dirs, home: &Path) -> [(PathBuf, &'static str); 5] {
         (dirs.data.clone(), "umwelt's data directory"),
         (dirs.runtime.clone(), "the runtime directory"),
         (storage, "podman's storage"),
+        (
+            dirs.config.with_file_name("containers"),
+            "podman's configuration",
+        ),
+        // What is written here is run, or believed, on the host.
+        (
+            dirs.config.with_file_name("systemd"),
+            "the user's systemd units",
+        ),
+        (
+            dirs.config.with_file_name("autostart"),
+            "the desktop's autostart directory",
+        ),
+        (home.join(".local/bin"), "the user's own programs"),
+        (home.join(".ssh"), "the user's ssh directory"),
+        (home.join(".gnupg"), "the user's keys"),
     ]
 }
 
@@ -341,7 +408,7 @@ mod tests {
     }
 
     fn refused(path: &str) -> bool {
-        refusal(Path::new(path), &dirs(Path::new("/home/u"))).is_some()
+        refusal_by_path(Path::new(path), &dirs(Path::new("/home/u"))).is_some()
     }
 
     #[test]
@@ -407,6 +474,9 @@ mod tests {
             "/home/u/.config",
             "/home/u/.local",
             "/home/u/.local/state/umwelt",
+            "/home/u/.ssh",
+            "/home/u/.local/bin",
+            "/home/u/.config/systemd/user",
             "/home/u/.local/share/containers/storage",
         ] {
             assert!(refused(path), "{path} should be refused");
@@ -416,8 +486,8 @@ mod tests {
     #[test]
     fn root_with_its_own_home_may_have_projects_there() {
         let dirs = dirs(Path::new("/root"));
-        assert!(refusal(Path::new("/root/p"), &dirs).is_none());
-        assert!(refusal(Path::new("/root"), &dirs).is_some());
+        assert!(refusal_by_path(Path::new("/root/p"), &dirs).is_none());
+        assert!(refusal_by_path(Path::new("/root"), &dirs).is_some());
     }
 
     #[test]
@@ -432,6 +502,17 @@ mod tests {
         assert_eq!(direct.sid(), linked.sid());
         assert_eq!(direct.alias(), None);
         assert_eq!(linked.alias(), base.join("link").to_str());
+    }
+
+    #[test]
+    fn directory_shared_with_others_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let temp = tempfile::tempdir().unwrap();
+        let home = dirs(Path::new("/home/u"));
+        assert!(Workspace::resolve(temp.path(), &home).is_ok());
+        std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o1777)).unwrap();
+        let error = Workspace::resolve(temp.path(), &home).unwrap_err();
+        assert!(error.to_string().contains("shared with other users"));
     }
 
     #[test]

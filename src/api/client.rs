@@ -103,17 +103,7 @@ impl Client {
         Ok(id)
     }
 
-    /// Waits for the next message. Its descriptors come with it.
-    pub(crate) fn receive(&mut self) -> Result<(Message, Vec<OwnedFd>), ApiError> {
-        loop {
-            if let Some(received) = self.next_buffered()? {
-                return Ok(received);
-            }
-            self.fill()?;
-        }
-    }
-
-    /// The next message if one is there; never waits. For a caller of poll(2),
+    /// The next message, with its descriptors, if one is there; never waits. For a caller of poll(2),
     /// who repeats this until it says `None` before polling again.
     pub(crate) fn try_receive(&mut self) -> Result<Option<(Message, Vec<OwnedFd>)>, ApiError> {
         loop {
@@ -124,24 +114,6 @@ impl Client {
                 return Ok(None);
             }
             self.fill()?;
-        }
-    }
-
-    /// Sends a request and waits for its result; events are passed over.
-    pub(crate) fn call<T: DeserializeOwned>(&mut self, call: Call) -> Result<T, ApiError> {
-        let id = self.send(call, &[])?;
-        loop {
-            match self.receive()?.0 {
-                Message {
-                    id: answered,
-                    body: Body::Error(error),
-                } if answered == Some(id) || answered.is_none() => return Err(error),
-                Message {
-                    id: answered,
-                    body: Body::Result(value),
-                } if answered == Some(id) => return decode(value),
-                _ => {}
-            }
         }
     }
 
@@ -314,7 +286,7 @@ pub(super) fn readable(fd: BorrowedFd<'_>, wait: Option<Duration>) -> Result<boo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{Empty, State};
+    use crate::api::Empty;
     use serde_json::json;
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
@@ -346,28 +318,6 @@ mod tests {
 
     fn connect(path: &Path) -> Result<(Client, HelloReply), ApiError> {
         Client::connect(path, "test/0", false)
-    }
-
-    #[test]
-    fn call_passes_over_events_and_decodes_the_result() {
-        let (_dir, path) = plane(|mut stream| {
-            greet(&stream, 1);
-            let id = next_line(&stream)["id"].clone();
-            let event = json!({"output": {"text": "x", "skipped": 0}});
-            writeln!(stream, "{}", json!({"id": id, "event": event})).unwrap();
-            writeln!(stream, "{}", json!({"id": id, "result": {"a": 1}})).unwrap();
-            let id = next_line(&stream)["id"].clone();
-            let error = json!({"kind": "limit", "message": "no"});
-            writeln!(stream, "{}", json!({"id": id, "error": error})).unwrap();
-        });
-        let (mut client, reply) = connect(&path).unwrap();
-        assert_eq!(reply.state, State::Ready);
-        let value: serde_json::Value = client.call(Call::List(Empty {})).unwrap();
-        assert_eq!(value, json!({"a": 1}));
-        let error = client
-            .call::<serde_json::Value>(Call::List(Empty {}))
-            .unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Limit);
     }
 
     #[test]
@@ -422,8 +372,8 @@ mod tests {
         let (mut client, _) = connect(&path).unwrap();
         // Both are in the socket before the first is read.
         std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(client.receive().unwrap().1.len(), 0);
-        let (message, fds) = client.receive().unwrap();
+        assert_eq!(client.try_receive().unwrap().unwrap().1.len(), 0);
+        let (message, fds) = client.try_receive().unwrap().unwrap();
         assert_eq!(message.id, Some(8));
         assert_eq!(fds.len(), 1);
     }

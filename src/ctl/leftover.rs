@@ -1,19 +1,20 @@
 //! Containers that carry our labels, as podman knows them.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use rustix::fs::MemfdFlags;
 use serde::Deserialize;
 
 use crate::ctl::CtlError;
+use crate::podman;
+use crate::podman::argv::{LABEL_PREFIX, LABEL_SID, LABEL_WORKSPACE};
 use crate::workspace::SessionId;
 
-const PREFIX_LABEL: &str = "umwelt.prefix";
-const SID_LABEL: &str = "umwelt.sid";
-const WORKSPACE_LABEL: &str = "umwelt.workspace";
 /// podman can wait for a lock of its own for ever.
 const PODMAN_WAIT: Duration = Duration::from_secs(20);
 
@@ -38,15 +39,9 @@ struct Entry {
 
 /// All containers with our prefix, running or not.
 pub(super) fn find_all(prefix: &str) -> Result<Vec<Container>, CtlError> {
-    let output = podman(&[
-        "ps",
-        "--all",
-        "--no-trunc",
-        "--filter",
-        &format!("label={PREFIX_LABEL}={prefix}"),
-        "--format",
-        "json",
-    ])?;
+    let filter = format!("--filter=label={LABEL_PREFIX}={prefix}");
+    let args = ["ps", "--all", "--no-trunc", &filter, "--format=json"];
+    let output = call(&args.map(OsString::from))?;
     parse(&output, prefix)
 }
 
@@ -58,7 +53,7 @@ pub(super) fn find(prefix: &str, sid: &SessionId) -> Result<Vec<Container>, CtlE
 
 /// Removes by id: the name may belong to a new container by now.
 pub(super) fn remove(container: &Container) -> Result<(), CtlError> {
-    podman(&["rm", "--force", "--time", "0", &container.id]).map(drop)
+    call(&podman::remove_args(std::slice::from_ref(&container.id))).map(drop)
 }
 
 /// Only what carries both labels is ours; the filter is not taken on trust.
@@ -79,10 +74,10 @@ fn parse(json: &[u8], prefix: &str) -> Result<Vec<Container>, CtlError> {
 
 fn from_entry(entry: Entry, prefix: &str) -> Option<Container> {
     let labels = entry.labels?;
-    if labels.get(PREFIX_LABEL)? != prefix {
+    if labels.get(LABEL_PREFIX)? != prefix {
         return None;
     }
-    let sid = SessionId::parse(labels.get(SID_LABEL)?)?;
+    let sid = SessionId::parse(labels.get(LABEL_SID)?)?;
     let is_id = entry.id.len() >= 12 && entry.id.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_id.then(|| Container {
         name: entry
@@ -91,24 +86,21 @@ fn from_entry(entry: Entry, prefix: &str) -> Option<Container> {
             .unwrap_or_else(|| entry.id.clone()),
         id: entry.id,
         sid,
-        workspace: labels.get(WORKSPACE_LABEL).cloned(),
+        workspace: labels.get(LABEL_WORKSPACE).cloned(),
     })
 }
 
-/// Runs the local podman and returns what it printed.
-fn podman(args: &[&str]) -> Result<Vec<u8>, CtlError> {
+/// Runs podman and returns what it printed.
+fn call(args: &[OsString]) -> Result<Vec<u8>, CtlError> {
     let failed = |problem: String| CtlError::Podman {
-        call: format!("podman {}", args.join(" ")),
+        call: format!("podman {}", args.join(OsStr::new(" ")).display()),
         problem,
     };
     let run = || -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
         let (mut stdout, mut stderr) = (memory_file()?, memory_file()?);
-        let child = Command::new("podman")
-            .args(args)
-            // The sandboxes are of this machine; podman must not ask another.
-            .env_remove("CONTAINER_HOST")
-            .env_remove("CONTAINER_CONNECTION")
-            .stdin(Stdio::null())
+        // Whatever directory this is called in may be a workspace.
+        let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/nonexistent"));
+        let child = podman::command(&podman::search_path(&here), args)
             .stdout(stdout.try_clone()?)
             .stderr(stderr.try_clone()?)
             .spawn()?;

@@ -148,7 +148,8 @@ impl Command {
 
     /// Reports what is still to be said about a command that was just reaped.
     fn ended(mut self, pid: i32, status: WaitStatus, channel: &mut Channel) {
-        // The end of the child may be seen before that of its status pipe.
+        // The end of the child may be seen before that of its status pipe;
+        // and no exit is ever reported without a start.
         self.settle(pid, channel);
         self.started(pid, channel);
         let id = self.id;

@@ -23,7 +23,8 @@ pub(crate) const MAX_INLINE: usize = 24 << 10;
 pub(crate) enum ToInit {
     /// Descriptors: `cgroup.procs` of the command's own cgroup opened for
     /// writing; then, for `Stdio::Pipes`, stdin, stdout and stderr; then the
-    /// script, if `script` is set.
+    /// script, if `script` is set. Both ends close theirs when it is sent or
+    /// started, so that an end of file means that the command is gone.
     Spawn(Spawn),
 }
 

@@ -99,7 +99,11 @@ impl Server {
     fn step(&mut self) -> Result<bool, Error> {
         let now = Instant::now();
         self.session.tick(now);
-        if let Some(client) = self.session.take_start() {
+        // Nobody would be left to use what is started for a client that has
+        // only looked at the list of tools.
+        if (self.end.is_none() || !self.session.is_idle())
+            && let Some(client) = self.session.take_start()
+        {
             self.start(client);
         }
         if self.is_over(now) {

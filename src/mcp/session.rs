@@ -82,6 +82,12 @@ enum Stage {
     Sent(u64),
 }
 
+/// What a request leads to.
+enum Reply {
+    Now(Value),
+    Later(Box<Running>),
+}
+
 /// A batch whose answers are not all there yet.
 #[derive(Debug, Default)]
 struct Batch {
@@ -151,12 +157,16 @@ impl Session {
     fn on_message(&mut self, message: Incoming, batch: Option<u64>, now: Instant) {
         match message {
             Incoming::Request { id, method, params } => {
-                let answer = match self.on_request(&id, &method, params, batch, now) {
-                    Ok(Some(result)) => jsonrpc::render_result(&id, &result),
-                    Ok(None) => return,
-                    Err(error) => jsonrpc::render_error(Some(&id), &error),
-                };
-                self.push_answer(answer, batch);
+                let reply = self
+                    .check_request(&id, &method, batch)
+                    .and_then(|()| self.on_request(&id, &method, params, now));
+                match reply {
+                    Ok(Reply::Now(result)) => {
+                        self.push_answer(jsonrpc::render_result(&id, &result), batch);
+                    }
+                    Ok(Reply::Later(call)) => self.start_call(Running { batch, ..*call }),
+                    Err(error) => self.push_answer(jsonrpc::render_error(Some(&id), &error), batch),
+                }
             }
             Incoming::Notification { method, params } => self.on_notification(&method, params),
             Incoming::Response => {}
@@ -166,37 +176,39 @@ impl Session {
         }
     }
 
-    /// `None`: the answer comes later.
+    fn check_request(&self, id: &Id, method: &str, batch: Option<u64>) -> Result<(), RpcError> {
+        if self.calls.iter().any(|call| call.id == *id) {
+            let message = format!("id {id} is in use by a call that is still running");
+            return Err(RpcError::invalid_request(message));
+        }
+        if method == "initialize" && batch.is_some() {
+            let message = "initialize cannot be part of a batch";
+            return Err(RpcError::invalid_request(message));
+        }
+        Ok(())
+    }
+
     fn on_request(
         &mut self,
         id: &Id,
         method: &str,
         params: Params,
-        batch: Option<u64>,
         now: Instant,
-    ) -> Result<Option<Value>, RpcError> {
-        if self.calls.iter().any(|call| call.id == *id) {
-            let message = format!("id {id} is in use by a call that is still running");
-            return Err(RpcError::invalid_request(message));
-        }
-        match method {
-            "initialize" if batch.is_some() => Err(RpcError::invalid_request(
-                "initialize cannot be part of a batch",
-            )),
-            "initialize" => self.initialize(&params.read()?).map(Some),
-            "ping" => params.read().map(|_| Some(json!({}))),
-            // A cursor can only be one of another server: there is one page.
-            "tools/list" => params.read().map(|_| Some(tools::table())),
-            "tools/call" => {
-                let call = self.parse_call(id, &params.read()?, batch, now)?;
-                self.start_call(call);
-                Ok(None)
-            }
+    ) -> Result<Reply, RpcError> {
+        let params = match method {
+            "initialize" | "ping" | "tools/list" | "tools/call" => params.read()?,
             _ => {
                 let method: String = printable(method).chars().take(80).collect();
                 let message = format!("unknown method {method}");
-                Err(RpcError::new(METHOD_NOT_FOUND, message))
+                return Err(RpcError::new(METHOD_NOT_FOUND, message));
             }
+        };
+        match method {
+            "initialize" => self.initialize(&params).map(Reply::Now),
+            "tools/call" => parse_call(id, &params, now).map(Reply::Later),
+            // A cursor can only be one of another server: there is one page.
+            "tools/list" => Ok(Reply::Now(tools::table())),
+            _ => Ok(Reply::Now(json!({}))),
         }
     }
 
@@ -225,29 +237,6 @@ impl Session {
             },
             "instructions": self.instructions,
         }))
-    }
-
-    fn parse_call(
-        &self,
-        id: &Id,
-        params: &Named,
-        batch: Option<u64>,
-        now: Instant,
-    ) -> Result<Running, RpcError> {
-        let name = params.text("name")?;
-        let call = ToolCall::parse(&name, params.object("arguments")?)?;
-        let meta = params.named("_meta")?;
-        let token = match meta.contains("progressToken") {
-            true => Some(meta.id("progressToken")?),
-            false => None,
-        };
-        Ok(Running {
-            id: id.clone(),
-            tool: call.tool(),
-            stage: Stage::Waiting(call),
-            progress: token.map(|token| Progress::new(token, now)),
-            batch,
-        })
     }
 
     fn start_call(&mut self, call: Running) {
@@ -491,6 +480,23 @@ impl Session {
         let progress = self.calls.iter().filter_map(|call| call.progress.as_ref());
         progress.map(Progress::deadline).min()
     }
+}
+
+fn parse_call(id: &Id, params: &Named, now: Instant) -> Result<Box<Running>, RpcError> {
+    let name = params.text("name")?;
+    let call = ToolCall::parse(&name, params.object("arguments")?)?;
+    let meta = params.named("_meta")?;
+    let token = match meta.contains("progressToken") {
+        true => Some(meta.id("progressToken")?),
+        false => None,
+    };
+    Ok(Box::new(Running {
+        id: id.clone(),
+        tool: call.tool(),
+        stage: Stage::Waiting(call),
+        progress: token.map(|token| Progress::new(token, now)),
+        batch: None,
+    }))
 }
 
 impl Running {

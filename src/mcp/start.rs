@@ -9,7 +9,7 @@ use crate::api::launch::connect_or_launch;
 use crate::api::{ApiError, ErrorKind, State};
 use crate::config::Config;
 use crate::dirs::Dirs;
-use crate::error::{Error, exit_code};
+use crate::error::Error;
 use crate::workspace::{Names, Workspace};
 
 /// Which sandbox this server is for.
@@ -31,7 +31,7 @@ pub(crate) struct Started {
 
 impl Place {
     pub(crate) fn find(asked: Option<&Path>) -> Result<Place, ApiError> {
-        Place::find_or_error(asked).map_err(as_api_error)
+        Place::find_or_error(asked).map_err(|error| ApiError::from(&error))
     }
 
     fn find_or_error(asked: Option<&Path>) -> Result<Place, Error> {
@@ -74,16 +74,4 @@ pub(crate) fn spawn(
         .name("start".to_owned())
         .spawn(move || done(attempt()))
         .map(drop)
-}
-
-fn as_api_error(error: Error) -> ApiError {
-    let kind = match error.exit_code() {
-        exit_code::USAGE => ErrorKind::BadConfig,
-        _ => ErrorKind::StartFailed,
-    };
-    let api = ApiError::new(kind, error.to_string());
-    match error.hint() {
-        Some(hint) => api.with_hint(hint),
-        None => api,
-    }
 }

@@ -3,11 +3,13 @@
 //! The floor lives in this file and nowhere else. No configuration reaches
 //! the flags below except through the fields of `ContainerSpec`.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use crate::api::Resources;
 use crate::podman::delegation::Delegated;
-use crate::policy::mounts::{Access, Mount, MountKind, MountSet};
+use crate::policy::mounts::{Access, Cover, Mount, MountKind, MountSet};
+use crate::workspace::FileId;
 
 /// Label keys. A container without them is not ours and is never touched.
 pub(crate) const LABEL_PREFIX: &str = "umwelt.prefix";
@@ -34,6 +36,8 @@ pub(crate) struct ContainerSpec {
     /// The caps can be enforced.
     pub(crate) delegated: Delegated,
     pub(crate) mounts: MountSet,
+    /// What the sources of binds were when they were allowed, by path.
+    pub(crate) sources: BTreeMap<String, FileId>,
     /// The path inside of the program that becomes pid 1.
     pub(crate) init: String,
     /// Where podman writes the id of the container as soon as it has one.
@@ -41,7 +45,7 @@ pub(crate) struct ContainerSpec {
 }
 
 /// Flags that no configuration can change, each with its reason.
-const FLOOR: [&str; 24] = [
+const FLOOR: [&str; 25] = [
     "--detach",
     "--rm",
     // A missing image is an error with a hint, not a download.
@@ -70,6 +74,9 @@ const FLOOR: [&str; 24] = [
     "--systemd=false",
     "--restart=no",
     "--ulimit=core=0:0",
+    // Descriptors on their way through sockets are counted for the user, on
+    // the host too (unix(7), ETOOMANYREFS): fewer here than a host process has.
+    "--ulimit=nofile=1024:16384",
     // The control channel: descriptor 3.
     "--preserve-fds=1",
 ];
@@ -145,10 +152,31 @@ fn render_mount(mount: &Mount) -> String {
             fields.extend(["exec".to_owned(), "notmpcopyup".to_owned()]);
             fields
         }
+        MountKind::Mask { cover, .. } => render_cover(*cover, path),
     };
     let mut fields: Vec<String> = fields.iter().map(|field| quote_csv(field)).collect();
     fields.extend(["nosuid".to_owned(), "nodev".to_owned()]);
     fields.join(",")
+}
+
+/// Size in bytes of the tmpfs over a hidden directory, which stays empty.
+pub(crate) const COVER_SIZE: u64 = 65536;
+
+/// What is mounted over something hidden: nothing of it is left, and nothing
+/// is made on the host.
+fn render_cover(cover: Cover, path: String) -> Vec<String> {
+    let fixed: &[&str] = match cover {
+        // Without `notmpcopyup` podman may copy what is hidden into it.
+        Cover::Directory => &["tmpfs-mode=0555", "ro=true", "noexec", "notmpcopyup"],
+        Cover::File => &["src=/dev/null", "ro=true", "bind-propagation=rprivate"],
+    };
+    let mut fields = match cover {
+        Cover::Directory => vec!["type=tmpfs".to_owned(), format!("tmpfs-size={COVER_SIZE}")],
+        Cover::File => vec!["type=bind".to_owned()],
+    };
+    fields.push(path);
+    fields.extend(fixed.iter().map(|field| (*field).to_owned()));
+    fields
 }
 
 fn quote_csv(field: &str) -> String {
@@ -183,6 +211,7 @@ mod tests {
             },
             delegated: Delegated::for_test(),
             mounts: MountSet::merge(mounts),
+            sources: BTreeMap::new(),
             init: "/run/umwelt/umwelt-init".into(),
             cidfile: "/run/user/1000/umwelt-0123abcd/cid".into(),
         }
@@ -226,6 +255,26 @@ mod tests {
         assert_eq!(
             render_mount(&mount),
             r#"type=bind,"src=/w/a,""b"" c","dst=/w/a,""b"" c",rw=true,bind-propagation=rprivate,nosuid,nodev"#
+        );
+    }
+
+    #[test]
+    fn masks_are_read_only_and_never_copy_up() {
+        let mask = |cover| Mount {
+            path: "/h/a,b".into(),
+            kind: MountKind::Mask {
+                cover,
+                reason: Some("never shown to podman".into()),
+            },
+            origin: Origin::Base,
+        };
+        assert_eq!(
+            render_mount(&mask(Cover::Directory)),
+            r#"type=tmpfs,tmpfs-size=65536,"dst=/h/a,b",tmpfs-mode=0555,ro=true,noexec,notmpcopyup,nosuid,nodev"#
+        );
+        assert_eq!(
+            render_mount(&mask(Cover::File)),
+            r#"type=bind,"dst=/h/a,b",src=/dev/null,ro=true,bind-propagation=rprivate,nosuid,nodev"#
         );
     }
 

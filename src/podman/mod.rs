@@ -9,12 +9,13 @@ pub(crate) mod seccomp;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Variables that podman needs to find the user's storage and session. Nothing
 /// else of the environment reaches it, and nothing of it reaches a sandbox.
-const ENVIRONMENT: [&str; 14] = [
-    "PATH",
+const ENVIRONMENT: [&str; 13] = [
     "HOME",
     "USER",
     "LOGNAME",
@@ -30,19 +31,44 @@ const ENVIRONMENT: [&str; 14] = [
     "CONTAINERS_STORAGE_CONF",
 ];
 
-/// `podman ARGS…` with a scrubbed environment, in `/`, without stdin.
-pub(crate) fn command(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+/// Where programs of the host are looked for: `$PATH` without relative entries
+/// and without those below `workspace` that do not belong to root. Project
+/// tools like to put directories of the project there, where the agent could
+/// plant a `podman` or a `git`.
+pub(crate) fn search_path(workspace: &Path) -> OsString {
+    let path =
+        std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"));
+    let is_safe = |entry: &PathBuf| {
+        let Ok(real) = std::fs::canonicalize(entry) else {
+            return false;
+        };
+        let is_roots = || real.metadata().is_ok_and(|metadata| metadata.uid() == 0);
+        entry.is_absolute() && (!real.starts_with(workspace) || is_roots())
+    };
+    let entries = std::env::split_paths(&path).filter(is_safe);
+    // What was split at colons holds none.
+    std::env::join_paths(entries).unwrap_or_default()
+}
+
+/// `podman ARGS…` with a scrubbed environment, in `/`, without stdin. `path`
+/// is what [`search_path`] gave.
+pub(crate) fn command(path: &OsStr, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = Command::new("podman");
     command
         .args(args)
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::null());
+    if let Some(usual) = crate::dirs::usual_runtime() {
+        command.env("XDG_RUNTIME_DIR", usual);
+    }
     for name in ENVIRONMENT {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
         }
     }
+    // std looks for the program in this one too.
+    command.env("PATH", path);
     command
 }
 

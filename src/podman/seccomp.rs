@@ -62,7 +62,14 @@ pub(crate) fn tighten(mut profile: Value) -> Result<Value, String> {
         return Err("it has no list \"syscalls\"".to_owned());
     };
     let mut ours = DENIED.to_vec();
-    ours.extend([SOCKETCALL, "clone", "clone3", "unshare", "socket"]);
+    ours.extend([
+        SOCKETCALL,
+        "clone",
+        "clone3",
+        "unshare",
+        "socket",
+        "prlimit64",
+    ]);
     for rule in rules.iter_mut() {
         remove_names(rule, &ours)?;
     }
@@ -81,11 +88,15 @@ pub(crate) fn tighten(mut profile: Value) -> Result<Value, String> {
     deny(&[SOCKETCALL], EPERM, json!([]));
     // libc falls back to clone, whose flags a filter can read.
     deny(&["clone3"], ENOSYS, json!([]));
+    deny(&["prlimit64"], EPERM, json!([not_equal(0, 0)]));
     deny(
         &["clone", "unshare"],
         EPERM,
         json!([masked(0, CLONE_NEWUSER, CLONE_NEWUSER)]),
     );
+    // Limits of another process of the same user, such as pid 1, are not for
+    // commands to set: the call is left for the caller itself.
+    rules.push(allow("prlimit64", json!([equal(0, 0)])));
     // Other families get the profile's default error.
     for family in [AF_UNIX, AF_INET, AF_INET6] {
         rules.push(allow("socket", json!([equal(0, family)])));
@@ -117,6 +128,10 @@ fn allow(name: &str, args: Value) -> Value {
 
 fn equal(index: u32, value: u64) -> Value {
     json!({"index": index, "value": value, "valueTwo": 0, "op": "SCMP_CMP_EQ"})
+}
+
+fn not_equal(index: u32, value: u64) -> Value {
+    json!({"index": index, "value": value, "valueTwo": 0, "op": "SCMP_CMP_NE"})
 }
 
 /// `argument & mask == value`, in the order of fields of seccomp_rule_add(3).
@@ -199,6 +214,14 @@ mod tests {
             .find(|rule| rule["names"] == json!(["clone3"]))
             .unwrap();
         assert_eq!(rule["errnoRet"], 38);
+    }
+
+    #[test]
+    fn limits_can_be_set_for_the_caller_only() {
+        let rules = rules_for(&tighten(profile()).unwrap(), "prlimit64");
+        assert!(rules.contains(&("SCMP_ACT_ALLOW".to_owned(), json!([equal(0, 0)]))));
+        assert!(rules.contains(&("SCMP_ACT_ERRNO".to_owned(), json!([not_equal(0, 0)]))));
+        assert_eq!(rules.len(), 2);
     }
 
     #[test]

@@ -30,6 +30,20 @@ pub(crate) enum MountKind {
         size: u64,
         private: bool,
     },
+    /// Hides what a mount above would show.
+    Mask {
+        cover: Cover,
+        reason: Option<String>,
+    },
+}
+
+/// What stands in the place of something hidden.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cover {
+    /// An empty directory, for a directory.
+    Directory,
+    /// The null device, for anything else.
+    File,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +56,11 @@ pub(crate) enum Access {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {
     Scratch,
+    /// What the host has mounted below a base bind.
+    Submount,
     Base,
+    /// What the host has mounted below the workspace.
+    WorkspaceSubmount,
     Workspace,
     /// What the sandbox itself stands on.
     Umwelt,
@@ -52,8 +70,8 @@ impl Origin {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Origin::Scratch => "scratch",
-            Origin::Base => "base",
-            Origin::Workspace => "workspace",
+            Origin::Submount | Origin::Base => "base",
+            Origin::WorkspaceSubmount | Origin::Workspace => "workspace",
             Origin::Umwelt => "umwelt",
         }
     }
@@ -83,13 +101,20 @@ impl Mount {
     }
 
     pub(crate) fn is_writable(&self) -> bool {
-        !matches!(
-            self.kind,
-            MountKind::Bind {
-                access: Access::ReadOnly,
-                ..
-            }
-        )
+        match &self.kind {
+            MountKind::Bind { access, .. } => *access == Access::ReadWrite,
+            MountKind::Tmpfs { .. } => true,
+            MountKind::Mask { .. } => false,
+        }
+    }
+
+    /// Nobody asked for it by name.
+    pub(crate) fn is_submount(&self) -> bool {
+        matches!(self.origin, Origin::Submount | Origin::WorkspaceSubmount)
+    }
+
+    pub(crate) fn is_mask(&self) -> bool {
+        matches!(self.kind, MountKind::Mask { .. })
     }
 }
 
@@ -99,8 +124,14 @@ pub(crate) struct HostFacts {
     pub(crate) home: String,
     /// Base bind paths that do not exist, or are no directory, on this host.
     pub(crate) missing: Vec<String>,
-    /// All mount points of the host.
-    pub(crate) mount_points: Vec<String>,
+    pub(crate) mount_points: Vec<MountPoint>,
+}
+
+/// A mount point of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MountPoint {
+    pub(crate) path: String,
+    pub(crate) read_only: bool,
 }
 
 /// Mounts in the order in which they are made: parents before children, one
@@ -135,12 +166,7 @@ impl MountSet {
         }
         let real = workspace.as_str();
         for path in [Some(real), workspace.alias()].into_iter().flatten() {
-            layers.push(Mount::bind(
-                path,
-                real,
-                Access::ReadWrite,
-                Origin::Workspace,
-            ));
+            layers.extend(workspace_mounts(path, real, host));
         }
         MountSet::merge(layers)
     }
@@ -170,6 +196,30 @@ impl MountSet {
     }
 }
 
+/// The workspace, seen at `path`, and each mount point below it once more:
+/// podman's flags `nosuid` and `nodev` reach the top only.
+fn workspace_mounts(path: &str, real: &str, host: &HostFacts) -> Vec<Mount> {
+    let below = |point: &MountPoint| {
+        let rest = Path::new(&point.path).strip_prefix(real).ok()?.to_str()?;
+        let access = match point.read_only {
+            true => Access::ReadOnly,
+            false => Access::ReadWrite,
+        };
+        (!rest.is_empty()).then(|| {
+            Mount::bind(
+                &format!("{path}/{rest}"),
+                &point.path,
+                access,
+                Origin::WorkspaceSubmount,
+            )
+        })
+    };
+    let top = Mount::bind(path, real, Access::ReadWrite, Origin::Workspace);
+    std::iter::once(top)
+        .chain(host.mount_points.iter().filter_map(below))
+        .collect()
+}
+
 /// A base mount, and for a bind each mount point below its source once more:
 /// podman's `ro` does not reach submounts, so each is covered by a read-only
 /// bind of its own.
@@ -190,10 +240,11 @@ fn base_mounts(base: &BaseMount, host: &HostFacts) -> Vec<Mount> {
             let below = host
                 .mount_points
                 .iter()
+                .map(|point| point.path.as_str())
                 .filter(|point| is_below(point, path));
-            std::iter::once(path)
-                .chain(below.map(String::as_str))
-                .map(|path| Mount::bind(path, path, Access::ReadOnly, Origin::Base))
+            let bind = |path: &str, origin| Mount::bind(path, path, Access::ReadOnly, origin);
+            std::iter::once(bind(path, Origin::Base))
+                .chain(below.map(|point| bind(point, Origin::Submount)))
                 .collect()
         }
     }
@@ -204,7 +255,7 @@ pub(crate) fn is_below(path: &str, parent: &str) -> bool {
     path != parent && Path::new(path).starts_with(parent)
 }
 
-fn depth(path: &str) -> usize {
+pub(crate) fn depth(path: &str) -> usize {
     Path::new(path).components().count()
 }
 
@@ -220,6 +271,34 @@ mod tests {
         mounts
             .into_iter()
             .find(|mount| Path::new(path).starts_with(&mount.path))
+    }
+
+    fn point(path: &str) -> MountPoint {
+        MountPoint {
+            path: path.to_owned(),
+            read_only: false,
+        }
+    }
+
+    #[test]
+    fn submounts_of_the_workspace_get_flags_of_their_own() {
+        let mut read_only = point("/w/r");
+        read_only.read_only = true;
+        let host = HostFacts {
+            mount_points: vec![point("/w"), point("/w/x/y"), read_only, point("/w2")],
+            ..HostFacts::default()
+        };
+        let mounts = workspace_mounts("/alias", "/w", &host);
+        let below =
+            |path, source, access| Mount::bind(path, source, access, Origin::WorkspaceSubmount);
+        assert_eq!(
+            mounts,
+            [
+                Mount::bind("/alias", "/w", Access::ReadWrite, Origin::Workspace),
+                below("/alias/x/y", "/w/x/y", Access::ReadWrite),
+                below("/alias/r", "/w/r", Access::ReadOnly),
+            ]
+        );
     }
 
     fn ro(path: &str) -> Mount {
@@ -252,11 +331,12 @@ mod tests {
     #[test]
     fn submounts_of_a_read_only_bind_are_read_only_too() {
         let host = HostFacts {
-            mount_points: vec!["/d/x".into(), "/d2".into(), "/d".into()],
+            mount_points: ["/d/x", "/d2", "/d"].map(point).to_vec(),
             ..HostFacts::default()
         };
         let mounts = base_mounts(&BaseMount::Bind { path: "/d".into() }, &host);
-        assert_eq!(mounts, [ro("/d"), ro("/d/x")]);
+        let submount = Mount::bind("/d/x", "/d/x", Access::ReadOnly, Origin::Submount);
+        assert_eq!(mounts, [ro("/d"), submount]);
     }
 
     #[test]

@@ -1,23 +1,27 @@
 //! All mutable state of a control plane, and the loop that changes it.
 //!
 //! The parts of the work are in the modules beside this one: `lifecycle` (the
-//! container), `handler` (requests), `commands` (what runs inside).
+//! container), `handler` (requests), `commands`, `reports`, `output` and
+//! `ending` (what runs inside).
 
 use std::collections::{HashMap, VecDeque};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use mio::{Events, Interest};
+use mio::Events;
 use rustix::net::sockopt;
 
 use crate::api::{ApiError, Call, ErrorKind, ListReply, State};
+use crate::config::Mask;
 use crate::error::Error;
 use crate::podman::argv::ContainerSpec;
+use crate::policy::mounts::MountSet;
 use crate::run::channel::Channel;
-use crate::run::commands::Lingering;
 use crate::run::connection::{Connection, ReadState};
+use crate::run::ending::Lingering;
 use crate::run::environment::GitIdentity;
 use crate::run::job::{EndReason, Job};
 use crate::run::journal::Journal;
@@ -47,7 +51,13 @@ pub(crate) struct Context {
     pub(crate) user: String,
     pub(crate) home: String,
     pub(crate) seccomp: Vec<u8>,
+    /// Where podman and git are looked for.
+    pub(crate) search_path: OsString,
     pub(crate) list: ListReply,
+    /// Of these `spec` has a set of its own, with covers over what the masks
+    /// hide at the time of a create.
+    pub(crate) mounts: MountSet,
+    pub(crate) masks: Vec<Mask>,
     pub(crate) inject_git_identity: bool,
     /// Started by a client: ends with its last client.
     pub(crate) launched: bool,
@@ -115,8 +125,8 @@ impl ControlPlane {
         signals: OwnedFd,
     ) -> io::Result<ControlPlane> {
         let mut poller = Poller::new()?;
-        poller.add(Source::Listener, listener.as_fd(), Interest::READABLE)?;
-        poller.add(Source::Signals, signals.as_fd(), Interest::READABLE)?;
+        poller.add(Source::Listener, listener.as_fd())?;
+        poller.add(Source::Signals, signals.as_fd())?;
         poller.set(Timer::Backstop, BACKSTOP);
         if context.launched {
             poller.set(Timer::FirstClient, FIRST_CLIENT);
@@ -239,7 +249,7 @@ impl ControlPlane {
         }
     }
 
-    /// SIGTERM or SIGINT. The second one does not wait for the commands.
+    /// SIGTERM, SIGINT or SIGHUP. The second one does not wait for the commands.
     fn on_signal(&mut self) {
         if self.stopping {
             for job in self.jobs.values() {
@@ -300,11 +310,7 @@ impl ControlPlane {
             return connection.flush();
         }
         let id = self.new_id();
-        self.poller.add(
-            Source::Connection(id),
-            connection.fd(),
-            Interest::READABLE | Interest::WRITABLE,
-        )?;
+        self.poller.add(Source::Connection(id), connection.fd())?;
         self.poller.set(Timer::Hello(id), HELLO);
         self.connections.insert(id, connection);
         // Whatever came before the registration raises no event.
@@ -347,9 +353,13 @@ impl ControlPlane {
         let was_slow = connection.is_slow();
         if let Err(error) = connection.flush() {
             log::debug!("client {id}: {error}");
-            self.close_connection(id);
-        } else if was_slow && !connection.is_slow() {
-            self.poller.again(Source::Connection(id));
+            return self.close_connection(id);
+        }
+        let source = Source::Connection(id);
+        let is_blocked = !connection.is_flushed();
+        self.poller.watch_room(source, connection.fd(), is_blocked);
+        if was_slow && !connection.is_slow() {
+            self.poller.again(source);
         }
     }
 
@@ -359,6 +369,7 @@ impl ControlPlane {
             return;
         };
         self.poller.remove(Source::Connection(id), connection.fd());
+        self.poller.unset(Timer::Hello(id));
         self.waiting.retain(|waiting| waiting.connection != id);
         let orphans: Vec<u64> = self
             .jobs

@@ -10,6 +10,7 @@ use crate::api::{
 use crate::run::connection::Client;
 use crate::run::control_plane::{ControlPlane, Waiting};
 use crate::run::job::EndReason;
+use crate::run::poller::Timer;
 use crate::text;
 
 /// Most unanswered requests of one client.
@@ -111,6 +112,14 @@ impl ControlPlane {
     }
 
     fn on_hello_request(&mut self, id: u64, request: u64, hello: Hello) {
+        let said = self
+            .connections
+            .get(&id)
+            .is_some_and(|connection| connection.client.is_some());
+        if said {
+            let error = ApiError::bad_request("\"hello\" was said already");
+            return self.refuse(id, request, error);
+        }
         if hello.api != API_VERSION {
             let message = format!(
                 "the client speaks version {} of the API, this control plane {API_VERSION}",
@@ -137,8 +146,12 @@ impl ControlPlane {
                 name,
                 holds: hello.holds,
             });
-            self.was_held |= hello.holds;
             connection.result(request, &reply);
+        }
+        self.poller.unset(Timer::Hello(id));
+        if hello.holds {
+            self.was_held = true;
+            self.poller.unset(Timer::FirstClient);
         }
     }
 

@@ -32,11 +32,22 @@ pub(crate) struct Entry<'a> {
     command: &'a str,
     cwd: &'a str,
     #[serde(flatten)]
-    outcome: &'a Outcome,
+    end: End<'a>,
     duration_ms: u64,
     /// What it printed; not known where the client has the pipes.
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
+}
+
+/// What became of a command.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(untagged)]
+pub(crate) enum End<'a> {
+    Ran(&'a Outcome),
+    /// It could not be started, for this reason.
+    NotStarted {
+        not_started: &'a str,
+    },
 }
 
 /// What is known of a command for its entry.
@@ -46,7 +57,7 @@ pub(crate) struct Record<'a> {
     pub(crate) kind: &'static str,
     pub(crate) command: &'a str,
     pub(crate) cwd: &'a str,
-    pub(crate) outcome: &'a Outcome,
+    pub(crate) end: End<'a>,
     pub(crate) duration_ms: u64,
     pub(crate) bytes: Option<u64>,
 }
@@ -68,7 +79,7 @@ impl Journal {
             kind: record.kind,
             command: cut(record.command),
             cwd: record.cwd,
-            outcome: record.outcome,
+            end: record.end,
             duration_ms: record.duration_ms,
             bytes: record.bytes,
         };
@@ -118,7 +129,7 @@ mod tests {
             kind: "shell",
             command,
             cwd: "/w",
-            outcome,
+            end: End::Ran(outcome),
             duration_ms: 5,
             bytes: Some(3),
         }
@@ -130,6 +141,13 @@ mod tests {
         let journal = Journal::new(dir.path().join("j.jsonl"));
         journal.append(&record("echo a\necho b", &Outcome::Exited { code: 0 }));
         journal.append(&record("x", &Outcome::TimedOut { after_s: 2 }));
+        let end = End::NotStarted {
+            not_started: "no such file",
+        };
+        journal.append(&Record {
+            end,
+            ..record("y", &Outcome::Cancelled)
+        });
         let text = std::fs::read_to_string(dir.path().join("j.jsonl")).unwrap();
         let lines: Vec<serde_json::Value> = text
             .lines()
@@ -137,6 +155,7 @@ mod tests {
             .collect();
         assert_eq!(lines[0]["command"], "echo a\necho b");
         assert_eq!(lines[1]["ended"], "timed_out");
+        assert_eq!(lines[2]["not_started"], "no such file");
     }
 
     #[test]

@@ -7,8 +7,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use mio::Interest;
-
 use crate::api::{ApiError, Empty, ErrorKind, Outcome};
 use crate::error::Error;
 use crate::init::wire::{FromInit, VERSION};
@@ -21,6 +19,7 @@ use crate::run::job::EndReason;
 use crate::run::poller::{Source, Timer};
 use crate::run::task::{Finished, Task};
 use crate::run::verify::{self, Hello, Verified};
+use crate::run::{masks, mount_entry};
 use crate::sys::process;
 
 /// podman creates a container in one or two seconds; the first time that an
@@ -99,7 +98,8 @@ impl ControlPlane {
         let mut command = std::process::Command::new("git");
         command.args(GIT_ARGS).current_dir("/").env_clear();
         // Only what names the user's own files; a repository cannot speak.
-        for name in ["PATH", "HOME", "XDG_CONFIG_HOME"] {
+        command.env("PATH", &self.context.search_path);
+        for name in ["HOME", "XDG_CONFIG_HOME"] {
             if let Some(value) = std::env::var_os(name) {
                 command.env(name, value);
             }
@@ -122,23 +122,31 @@ impl ControlPlane {
     }
 
     fn try_create(&mut self) -> Result<(), Error> {
+        self.cover_masks()?;
         self.write_runtime_files()?;
         let (channel, theirs) =
             Channel::pair().map_err(|error| Error::io("make the channel to pid 1", error))?;
-        let mut command = podman::command(self.context.spec.render_argv());
+        let mut command =
+            podman::command(&self.context.search_path, self.context.spec.render_argv());
         crate::sys::inherit::pass_as_fd3(&mut command, theirs.as_fd());
         let task = Task::spawn(command).map_err(PodmanError::Spawn)?;
         drop(theirs);
         let source = Source::Channel(self.container);
         self.poller
-            .add(
-                source,
-                channel.fd(),
-                Interest::READABLE | Interest::WRITABLE,
-            )
+            .add(source, channel.fd())
             .map_err(|error| Error::io("watch the channel to pid 1", error))?;
         self.channel = Some(channel);
         self.add_task(task, TaskKind::Create(self.container), CREATE_LIMIT);
+        Ok(())
+    }
+
+    /// Hides what the masks mean now: the host may have changed since the last
+    /// container, and a cover without anything below would be made on the host.
+    fn cover_masks(&mut self) -> Result<(), Error> {
+        let context = &mut self.context;
+        let facts = masks::find(&context.masks, &context.mounts)?;
+        context.spec.mounts = context.mounts.with_masks(&facts);
+        context.list.mounts = context.spec.mounts.iter().map(mount_entry).collect();
         Ok(())
     }
 
@@ -166,10 +174,7 @@ impl ControlPlane {
 
     fn add_task(&mut self, task: Task, kind: TaskKind, limit: Duration) {
         let id = self.new_id();
-        if let Err(error) = self
-            .poller
-            .add(Source::Task(id), task.pidfd(), Interest::READABLE)
-        {
+        if let Err(error) = self.poller.add(Source::Task(id), task.pidfd()) {
             // Without events it still ends by its time limit.
             log::error!("cannot watch podman: {error}");
         }
@@ -201,6 +206,7 @@ impl ControlPlane {
         };
         if let Some((task, _)) = self.tasks.remove(&id) {
             self.poller.remove(Source::Task(id), task.pidfd());
+            self.poller.unset(Timer::Task(id));
         }
         match kind {
             TaskKind::Create(number) => self.created(number, finished),
@@ -295,12 +301,10 @@ impl ControlPlane {
     }
 
     pub(crate) fn on_channel(&mut self) {
+        self.flush_channel();
         let Some(channel) = &mut self.channel else {
             return;
         };
-        if let Err(error) = channel.flush() {
-            log::info!("channel to pid 1: {error}");
-        }
         let turn = channel.receive();
         for packet in turn.packets {
             self.on_packet(packet);
@@ -332,6 +336,7 @@ impl ControlPlane {
         if !matches!(self.phase, Phase::Creating { .. }) || self.stopping {
             return;
         }
+        self.poller.unset(Timer::Handshake(self.container));
         let checked = match hello {
             Some(hello) if version == VERSION => {
                 verify::verify(&self.context.spec, &self.context.exe, hello).map_err(Error::Verify)
@@ -468,7 +473,7 @@ impl ControlPlane {
     }
 
     fn podman_task(&mut self, args: Vec<OsString>, kind: TaskKind) {
-        match Task::spawn(podman::command(args)) {
+        match Task::spawn(podman::command(&self.context.search_path, args)) {
             Ok(task) => self.add_task(task, kind, REMOVE_LIMIT),
             Err(error) => {
                 log::error!("cannot start podman to clean up: {error}");
@@ -568,7 +573,7 @@ impl ControlPlane {
     }
 
     fn fail_waiting(&mut self, error: &Error) {
-        let reply = start_error(error);
+        let reply = ApiError::from(error);
         for waiting in std::mem::take(&mut self.waiting) {
             if let Some(connection) = self.connections.get_mut(&waiting.connection) {
                 connection.error(Some(waiting.request), reply.clone());
@@ -622,11 +627,16 @@ impl ControlPlane {
 
     /// Sends what is queued for pid 1.
     pub(crate) fn flush_channel(&mut self) {
-        if let Some(channel) = &mut self.channel
-            && let Err(error) = channel.flush()
-        {
+        let Some(channel) = &mut self.channel else {
+            return;
+        };
+        match channel.flush() {
+            Ok(is_flushed) => {
+                let source = Source::Channel(self.container);
+                self.poller.watch_room(source, channel.fd(), !is_flushed);
+            }
             // Its end of file follows and says the rest.
-            log::info!("channel to pid 1: {error}");
+            Err(error) => log::info!("channel to pid 1: {error}"),
         }
     }
 
@@ -650,27 +660,6 @@ fn is_worth_a_retry(error: &Error, attempt: u32, found_some: bool) -> bool {
         // Whoever had the name may have gone just now, or be about to go.
         Error::Podman(PodmanError::NameTaken { .. }) => attempt < MAX_ATTEMPTS,
         _ => attempt == 0 && found_some,
-    }
-}
-
-/// A start failure as the API tells it, with the exit code's kind.
-fn start_error(error: &Error) -> ApiError {
-    let kind = match (error, error.exit_code()) {
-        (Error::Api(error), _) => error.kind,
-        (_, crate::error::exit_code::USAGE) => ErrorKind::BadConfig,
-        (_, crate::error::exit_code::NO_DELEGATION) => ErrorKind::NoDelegation,
-        _ => ErrorKind::StartFailed,
-    };
-    ApiError {
-        kind,
-        message: error.to_string(),
-        hint: error.hint(),
-    }
-}
-
-impl From<&Error> for ApiError {
-    fn from(error: &Error) -> ApiError {
-        start_error(error)
     }
 }
 

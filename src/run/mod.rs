@@ -8,19 +8,24 @@ mod channel;
 mod commands;
 mod connection;
 mod control_plane;
+mod ending;
 mod environment;
 mod handler;
 mod job;
 mod journal;
 mod lifecycle;
 mod lock;
+mod masks;
+mod output;
 mod poller;
 pub(crate) mod preflight;
+mod reports;
 mod socket;
 mod task;
 pub(crate) mod verify;
 mod watchdog;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -30,22 +35,23 @@ use std::process::{Command, ExitCode};
 use crate::api::launch::Report;
 use crate::api::{ApiError, ListReply, MountEntry};
 use crate::cli;
-use crate::config::Config;
+use crate::config::{Config, Mask};
 use crate::dirs::{self, Dirs};
 use crate::error::Error;
+use crate::podman;
 use crate::podman::argv::ContainerSpec;
 use crate::policy::mounts::{Access, INIT_PATH, Mount, MountKind, MountSet, OUTPUT_PATH, Origin};
 use crate::run::control_plane::{Context, ControlPlane};
 use crate::run::lock::{Acquired, Lock};
 use crate::run::preflight::Preflight;
 use crate::sys;
-use crate::workspace::{Names, Workspace};
+use crate::workspace::{FileId, Names, Workspace};
 
 const HELP: &str = "\
 umwelt-run: the control plane of one workspace
 
 It creates the sandbox of a workspace, serves it on a Unix socket, and removes
-it again on SIGTERM or SIGINT. MCP clients start it by themselves through
+it again on SIGTERM, SIGINT or SIGHUP. MCP clients start it by themselves through
 umwelt-mcp; started by hand it stays until it is stopped.
 
 Usage: umwelt-run [--workspace DIR] [--detach]
@@ -147,6 +153,7 @@ fn serve(options: &Options) -> Result<(), Error> {
     }
     let _reserved =
         sys::inherit::reserve_fd3().map_err(|error| Error::io("reserve descriptor 3", error))?;
+    raise_descriptor_limit();
     let dirs = Dirs::from_env()?;
     dirs.check_runtime()?;
     let config = Config::load(&dirs)?;
@@ -161,6 +168,7 @@ fn serve(options: &Options) -> Result<(), Error> {
         Acquired::Attached => return already_running(options.launched, &workspace),
     };
     let preflight = preflight::check(&config, &workspace, &dirs)?;
+    let masks = masks::all(config.masks.clone(), &dirs);
     let signals = sys::signal::readable_on(&sys::signal::END)
         .map_err(|error| Error::io("watch signals", error))?;
     let places = names.clone();
@@ -175,6 +183,7 @@ fn serve(options: &Options) -> Result<(), Error> {
             workspace,
             names,
             preflight,
+            masks,
             notice,
         );
         ControlPlane::new(context, listener, signals)
@@ -183,6 +192,20 @@ fn serve(options: &Options) -> Result<(), Error> {
     });
     remove_places(&places);
     outcome
+}
+
+/// Many commands at once need many descriptors, and those under way in
+/// sockets are counted against this limit too.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        log::warn!("cannot raise the limit of open files: {error}");
+    }
 }
 
 fn already_running(launched: bool, workspace: &Workspace) -> Result<(), Error> {
@@ -229,6 +252,7 @@ fn prepare(
     workspace: Workspace,
     names: Names,
     preflight: Preflight,
+    masks: Vec<Mask>,
     notice: Option<String>,
 ) -> Context {
     let uid = rustix::process::geteuid().as_raw();
@@ -246,7 +270,8 @@ fn prepare(
     let notices = notice.into_iter().chain(preflight.warnings.iter().cloned());
     let list = ListReply {
         workspace: workspace.as_str().to_owned(),
-        mounts: mounts.iter().map(mount_entry).collect(),
+        // Filled in at each create.
+        mounts: Vec::new(),
         resources: config.resources.clone(),
         network: "none".to_owned(),
         timeout_default_s: config.shell.timeout_s,
@@ -254,6 +279,7 @@ fn prepare(
         notices: notices.map(|line| crate::text::printable(&line)).collect(),
     };
     let runtime_file = |name: &str| names.runtime.join(name).to_string_lossy().into_owned();
+    let sources = recorded_sources(&mounts, &workspace);
     let spec = ContainerSpec {
         name: names.container.clone(),
         prefix: config.session_prefix.clone(),
@@ -267,12 +293,14 @@ fn prepare(
         selinux: preflight.selinux,
         resources: config.resources,
         delegated: preflight.delegated,
-        mounts,
+        mounts: mounts.clone(),
+        sources,
         init: INIT_PATH.to_owned(),
         cidfile: runtime_file("cid"),
     };
     Context {
         exe: PathBuf::from(preflight.exe),
+        search_path: podman::search_path(workspace.path()),
         workspace,
         names,
         spec,
@@ -280,6 +308,8 @@ fn prepare(
         home,
         seccomp: preflight.seccomp,
         list,
+        mounts,
+        masks,
         inject_git_identity: config.inject_git_identity,
         launched,
     }
@@ -291,6 +321,21 @@ fn passwd_entry(user: &str, uid: u32, home: &str) -> String {
     // A colon would end the field.
     let home = if home.contains(':') { "/" } else { home };
     format!("{user}:*:{uid}:{gid}:{user}:{home}:/bin/bash")
+}
+
+/// What the sources of the binds are now. One that cannot be looked at is
+/// left to podman, which says why it cannot be mounted.
+fn recorded_sources(mounts: &MountSet, workspace: &Workspace) -> BTreeMap<String, FileId> {
+    let mut sources = BTreeMap::new();
+    for mount in mounts.iter().filter(|mount| mount.origin != Origin::Umwelt) {
+        if let MountKind::Bind { source, .. } = &mount.kind
+            && let Ok(metadata) = std::fs::metadata(source)
+        {
+            sources.insert(source.clone(), FileId::from_metadata(&metadata));
+        }
+    }
+    sources.insert(workspace.as_str().to_owned(), workspace.id());
+    sources
 }
 
 /// What the sandbox itself stands on; nothing of it can be written inside.
@@ -311,21 +356,23 @@ fn own_mounts(exe: &str, names: &Names) -> Vec<Mount> {
 }
 
 fn mount_entry(mount: &Mount) -> MountEntry {
-    let (mode, size) = match &mount.kind {
+    let (mode, size, reason) = match &mount.kind {
         MountKind::Bind {
             access: Access::ReadOnly,
             ..
-        } => ("ro", None),
+        } => ("ro", None, None),
         MountKind::Bind {
             access: Access::ReadWrite,
             ..
-        } => ("rw", None),
-        MountKind::Tmpfs { size, .. } => ("tmpfs", Some(*size)),
+        } => ("rw", None, None),
+        MountKind::Tmpfs { size, .. } => ("tmpfs", Some(*size), None),
+        MountKind::Mask { reason, .. } => ("masked", None, reason.clone()),
     };
     MountEntry {
         path: mount.path.clone(),
         mode: mode.to_owned(),
         source: mount.origin.as_str().to_owned(),
         size,
+        reason,
     }
 }

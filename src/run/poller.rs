@@ -1,8 +1,7 @@
 //! The one mio loop's bookkeeping: which descriptor an event belongs to, what
 //! has more to read, and what is due when.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -23,8 +22,8 @@ pub(crate) enum Source {
     Task(u64),
 }
 
-/// What is due at some time. Stale ones are ignored by whoever they are for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// What is due at some time. Whoever it is for may be gone by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// A command has run for as long as it may.
     Timeout(u64),
@@ -60,9 +59,13 @@ pub(crate) struct Poller {
     sources: HashMap<usize, Source>,
     tokens: HashMap<Source, usize>,
     next_token: usize,
+    /// Sources of which is told when they can be written to.
+    blocked: HashSet<Source>,
     /// Edge-triggered sources that were not read to the end.
     unfinished: VecDeque<Source>,
-    timers: BinaryHeap<Reverse<(Instant, Timer)>>,
+    timers: BTreeSet<(Instant, Timer)>,
+    /// When each timer is due.
+    due: HashMap<Timer, Instant>,
 }
 
 impl Poller {
@@ -72,26 +75,49 @@ impl Poller {
             sources: HashMap::new(),
             tokens: HashMap::new(),
             next_token: 0,
+            blocked: HashSet::new(),
             unfinished: VecDeque::new(),
-            timers: BinaryHeap::new(),
+            timers: BTreeSet::new(),
+            due: HashMap::new(),
         })
     }
 
-    /// Watches `fd` (edge-triggered) until [`Poller::remove`].
-    pub(crate) fn add(
-        &mut self,
-        source: Source,
-        fd: BorrowedFd<'_>,
-        interest: Interest,
-    ) -> io::Result<()> {
+    /// Watches `fd` (edge-triggered) for something to read until
+    /// [`Poller::remove`].
+    pub(crate) fn add(&mut self, source: Source, fd: BorrowedFd<'_>) -> io::Result<()> {
         let token = self.next_token;
         self.next_token += 1;
-        self.poll
-            .registry()
-            .register(&mut SourceFd(&fd.as_raw_fd()), Token(token), interest)?;
+        self.poll.registry().register(
+            &mut SourceFd(&fd.as_raw_fd()),
+            Token(token),
+            Interest::READABLE,
+        )?;
         self.sources.insert(token, source);
         self.tokens.insert(source, token);
         Ok(())
+    }
+
+    /// Whether to tell when there is room again for what waits to be sent.
+    /// Only then: all that the other side reads would be an event otherwise.
+    pub(crate) fn watch_room(&mut self, source: Source, fd: BorrowedFd<'_>, is_blocked: bool) {
+        let Some(token) = self.tokens.get(&source).copied() else {
+            return;
+        };
+        let interest = match (is_blocked, self.blocked.contains(&source)) {
+            (true, false) => Interest::READABLE | Interest::WRITABLE,
+            (false, true) => Interest::READABLE,
+            _ => return,
+        };
+        let fd = fd.as_raw_fd();
+        let changed = self
+            .poll
+            .registry()
+            .reregister(&mut SourceFd(&fd), Token(token), interest);
+        match changed {
+            Ok(()) if is_blocked => drop(self.blocked.insert(source)),
+            Ok(()) => drop(self.blocked.remove(&source)),
+            Err(error) => log::warn!("cannot watch {source:?} for room: {error}"),
+        }
     }
 
     /// To be called before `fd` is closed.
@@ -100,6 +126,7 @@ impl Poller {
             return;
         };
         self.sources.remove(&token);
+        self.blocked.remove(&source);
         if let Err(error) = self
             .poll
             .registry()
@@ -116,16 +143,27 @@ impl Poller {
         }
     }
 
+    /// Sets a timer, or sets it anew.
     pub(crate) fn set(&mut self, timer: Timer, after: Duration) {
-        self.timers.push(Reverse((Instant::now() + after, timer)));
+        self.unset(timer);
+        let at = Instant::now() + after;
+        self.timers.insert((at, timer));
+        self.due.insert(timer, at);
+    }
+
+    /// A timer that nobody waits for any more would wake an idle process.
+    pub(crate) fn unset(&mut self, timer: Timer) {
+        if let Some(at) = self.due.remove(&timer) {
+            self.timers.remove(&(at, timer));
+        }
     }
 
     /// Waits for something to do. Returns what is ready and what is due.
     pub(crate) fn wait(&mut self, events: &mut Events) -> io::Result<(Vec<Source>, Vec<Timer>)> {
         let timeout = if self.unfinished.is_empty() {
             self.timers
-                .peek()
-                .map(|Reverse((at, _))| at.saturating_duration_since(Instant::now()))
+                .first()
+                .map(|(at, _)| at.saturating_duration_since(Instant::now()))
         } else {
             Some(Duration::ZERO)
         };
@@ -143,15 +181,63 @@ impl Poller {
                 ready.push(source);
             }
         }
+        Ok((ready, self.take_due()))
+    }
+
+    fn take_due(&mut self) -> Vec<Timer> {
         let now = Instant::now();
         let mut due = Vec::new();
-        while let Some(Reverse((at, timer))) = self.timers.peek().copied() {
+        while let Some((at, timer)) = self.timers.first().copied() {
             if at > now {
                 break;
             }
-            self.timers.pop();
+            self.unset(timer);
             due.push(timer);
         }
-        Ok((ready, due))
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn timers_come_in_order_once_and_not_when_unset() {
+        let mut poller = Poller::new().unwrap();
+        poller.set(Timer::Timeout(1), Duration::from_millis(20));
+        poller.set(Timer::Timeout(2), Duration::ZERO);
+        poller.set(Timer::Kill(3), Duration::ZERO);
+        poller.unset(Timer::Kill(3));
+        poller.set(Timer::Timeout(1), Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(30));
+        assert_eq!(poller.take_due(), [Timer::Timeout(2), Timer::Timeout(1)]);
+        assert!(poller.take_due().is_empty() && poller.due.is_empty());
+    }
+
+    #[test]
+    fn room_is_told_only_to_who_waits_for_it() {
+        let mut poller = Poller::new().unwrap();
+        let mut events = Events::with_capacity(4);
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        poller.add(Source::Connection(1), ours.as_fd()).unwrap();
+        let mut read_by_peer = |poller: &mut Poller| {
+            theirs.read_exact(&mut [0; 1000]).unwrap();
+            poller.set(Timer::Restart, Duration::from_millis(50));
+            poller.wait(&mut events).unwrap().0
+        };
+        rustix::io::write(&ours, &[0; 1000]).unwrap();
+        assert_eq!(read_by_peer(&mut poller), []);
+        while rustix::io::write(&ours, &[0; 1000]).is_ok() {}
+        for _ in 0..2 {
+            poller.watch_room(Source::Connection(1), ours.as_fd(), true);
+        }
+        while read_by_peer(&mut poller).is_empty() {}
+        poller.watch_room(Source::Connection(1), ours.as_fd(), false);
+        assert_eq!(read_by_peer(&mut poller), []);
     }
 }

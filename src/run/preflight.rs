@@ -11,7 +11,7 @@ use crate::error::exit_code;
 use crate::podman::delegation::{self, Delegated, DelegationError};
 use crate::podman::local::{self, Remote};
 use crate::podman::seccomp;
-use crate::policy::mounts::HostFacts;
+use crate::policy::mounts::{HostFacts, MountPoint};
 use crate::workspace::Workspace;
 
 /// What the checks found out on the way.
@@ -36,6 +36,7 @@ pub(crate) enum PreflightError {
     Exe { reason: String },
     Seccomp { path: PathBuf, reason: String },
     MountTable(io::Error),
+    Mask { path: PathBuf, reason: String },
 }
 
 impl PreflightError {
@@ -56,6 +57,9 @@ impl PreflightError {
                 Some("install the default profile of podman (on Debian: apt-get install golang-github-containers-common)".to_owned())
             }
             PreflightError::MountTable(_) => None,
+            PreflightError::Mask { .. } => {
+                Some("rename or repair what stands there, or change the mask in umwelt.toml".to_owned())
+            }
         }
     }
 }
@@ -75,6 +79,9 @@ impl fmt::Display for PreflightError {
                 write!(f, "cannot derive a seccomp profile from {path:?}: {reason}")
             }
             PreflightError::MountTable(error) => write!(f, "cannot read the mount table: {error}"),
+            PreflightError::Mask { path, reason } => {
+                write!(f, "cannot tell what has to be hidden at {path:?}: {reason}")
+            }
         }
     }
 }
@@ -173,9 +180,14 @@ fn host_facts(
         }
     }
     let table = crate::sys::mountinfo::of_self().map_err(PreflightError::MountTable)?;
-    let mount_points = table
-        .into_iter()
-        .filter_map(|entry| entry.mount_point.into_os_string().into_string().ok());
+    // A path that is not UTF-8 cannot be handed to podman; should it matter,
+    // the mount is found when the table inside is read back.
+    let mount_points = table.iter().filter_map(|entry| {
+        Some(MountPoint {
+            path: entry.mount_point.to_str()?.to_owned(),
+            read_only: entry.is_read_only(),
+        })
+    });
     Ok(HostFacts {
         home: home_text(&dirs.home),
         missing,

@@ -3,18 +3,19 @@
 //! one ran open sandboxes because a flag was silently ignored.
 
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::podman::argv::ContainerSpec;
-use crate::policy::mounts::{Mount, MountKind};
+use crate::podman::argv::{COVER_SIZE, ContainerSpec};
+use crate::policy::mounts::{Cover, Mount, MountKind};
 use crate::sys::cgroup::{self, Events};
 use crate::sys::mountinfo::{self, Entry};
+use crate::workspace::FileId;
 
 /// A container whose seal was read back. Only [`verify`] makes one.
 #[derive(Debug)]
@@ -109,6 +110,7 @@ pub(crate) fn verify(
     check_interfaces(&proc)?;
     let cgroup = check_limits(pid, spec)?;
     let root = open_root(&proc)?;
+    check_masks(&root, spec)?;
     check_mount_table(&proc, spec)?;
     let scratch = check_mounts(&root, spec)?;
     let shell = if in_root(&root, "/bin/bash").is_ok() {
@@ -367,26 +369,135 @@ fn check_mounts(
             )
         })?;
         match &mount.kind {
-            MountKind::Bind { source, .. } => check_same_file(mount, source, &inside)?,
+            MountKind::Bind { source, .. } => {
+                check_same_file(mount, source, spec.sources.get(source), &inside)?;
+            }
             MountKind::Tmpfs { .. } => scratch.push((mount.path.clone(), inside)),
+            MountKind::Mask { .. } => {}
         }
     }
     Ok(scratch)
 }
 
-/// Device and inode tell a file apart from whatever was swapped in for it.
-fn check_same_file(mount: &Mount, source: &str, inside: &OwnedFd) -> Result<(), VerifyError> {
-    let inside = rustix::fs::fstat(inside.as_fd());
-    let outside = rustix::fs::statat(CWD, source, AtFlags::empty());
-    match (inside, outside) {
-        (Ok(inside), Ok(outside))
-            if (inside.st_dev, inside.st_ino) == (outside.st_dev, outside.st_ino) =>
-        {
-            Ok(())
+/// Whoever looks at a masked path sees the cover. Read back not by the mount
+/// table, as a path may lead through a link, but like a process inside.
+fn check_masks(root: &OwnedFd, spec: &ContainerSpec) -> Result<(), VerifyError> {
+    for mount in spec.mounts.iter() {
+        if let MountKind::Mask { cover, .. } = &mount.kind {
+            check_mask(root, mount, *cover, spec)?;
         }
+    }
+    Ok(())
+}
+
+fn check_mask(
+    root: &OwnedFd,
+    mount: &Mount,
+    cover: Cover,
+    spec: &ContainerSpec,
+) -> Result<(), VerifyError> {
+    let path = &mount.path;
+    let failed = |error| VerifyError {
+        check: "masks",
+        detail: format!("{path:?} cannot be looked at: {error}"),
+    };
+    let (is_cover, flags) = look_at_cover(root, path, cover).map_err(failed)?;
+    if !is_cover {
+        return fail("masks", format!("{path:?} is not hidden"));
+    }
+    if !flags.contains(MASK_FLAGS) {
+        return fail(
+            "masks",
+            format!("{path:?} is covered, but not read-only, nosuid and nodev"),
+        );
+    }
+    if cover == Cover::File {
+        return Ok(());
+    }
+    let names = names_in(root, path).map_err(failed)?;
+    // Mounts that were asked for below a cover have their mount points in it.
+    let expected = |name: &str| {
+        let entry = Path::new(path).join(name);
+        spec.mounts
+            .iter()
+            .any(|other| Path::new(&other.path).starts_with(&entry))
+    };
+    match names.iter().find(|name| !expected(name)) {
+        None => Ok(()),
+        Some(name) => fail("masks", format!("{path:?} is not empty: it shows {name:?}")),
+    }
+}
+
+const MASK_FLAGS: StatVfsMountFlags = StatVfsMountFlags::RDONLY
+    .union(StatVfsMountFlags::NOSUID)
+    .union(StatVfsMountFlags::NODEV);
+
+/// Whether a cover is what is seen at `path`, and how it is mounted.
+fn look_at_cover(
+    root: &OwnedFd,
+    path: &str,
+    cover: Cover,
+) -> rustix::io::Result<(bool, StatVfsMountFlags)> {
+    let inside = in_root(root, path)?;
+    let stat = rustix::fs::fstat(&inside)?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    let is_cover = match cover {
+        Cover::Directory => {
+            // From linux/magic.h. The size tells ours from one of the host's.
+            const TMPFS_MAGIC: i64 = 0x0102_1994;
+            let volume = rustix::fs::fstatvfs(&inside)?;
+            kind == FileType::Directory
+                && rustix::fs::fstatfs(&inside)?.f_type == TMPFS_MAGIC
+                && volume.f_blocks.saturating_mul(volume.f_frsize) == COVER_SIZE
+        }
+        // null(4)
+        Cover::File => {
+            kind == FileType::CharacterDevice && stat.st_rdev == rustix::fs::makedev(1, 3)
+        }
+    };
+    Ok((is_cover, rustix::fs::fstatvfs(&inside)?.f_flag))
+}
+
+fn names_in(root: &OwnedFd, path: &str) -> rustix::io::Result<Vec<String>> {
+    let directory = rustix::fs::openat2(
+        root,
+        path.trim_start_matches('/'),
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+    )?;
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name != "." && name != ".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Compares with what the source was when it was allowed (`recorded`), not
+/// with what stands at its path by now: that may have been swapped since.
+/// Sources without a record are umwelt's own files, made anew at each create.
+fn check_same_file(
+    mount: &Mount,
+    source: &str,
+    recorded: Option<&FileId>,
+    inside: &OwnedFd,
+) -> Result<(), VerifyError> {
+    let file = |fd: &OwnedFd| std::fs::File::from(fd.try_clone()?).metadata();
+    let expected = recorded.copied().map_or_else(
+        || std::fs::metadata(source).map(|metadata| FileId::from_metadata(&metadata)),
+        Ok,
+    );
+    match (file(inside), expected) {
+        (Ok(inside), Ok(expected)) if FileId::from_metadata(&inside) == expected => Ok(()),
         (Ok(_), Ok(_)) => fail(
             "mounts",
-            format!("{:?} inside is not {source:?} of the host", mount.path),
+            format!(
+                "{:?} inside is not what {source:?} was when it was allowed",
+                mount.path
+            ),
         ),
         (Err(error), _) | (_, Err(error)) => fail(
             "mounts",
@@ -408,7 +519,8 @@ fn check_mount_table(proc: &Proc, spec: &ContainerSpec) -> Result<(), VerifyErro
             .find(|entry| entry.mount_point == Path::new(&mount.path));
         let Some(entry) = entry else {
             // An alias below a bind that shows the same link needs none.
-            if is_alias(mount, &mounts) {
+            // A mask on a path through a link is read back by itself.
+            if is_alias(mount, &mounts) || mount.is_mask() {
                 continue;
             }
             return fail("mounts", format!("{:?} is not mounted", mount.path));
@@ -519,7 +631,14 @@ fn check_expected(entry: &Entry, mounts: &[&Mount]) -> Result<(), VerifyError> {
         .iter()
         .rev()
         .find(|mount| path.starts_with(&mount.path));
+    let has_flags = entry.has("nosuid") && entry.has("nodev");
     match above.map(|mount| (&mount.kind, mount.is_writable())) {
+        // Out of sight: masks are read back as empty.
+        Some((MountKind::Mask { .. }, _)) => Ok(()),
+        Some((MountKind::Bind { .. }, _)) if !has_flags => fail(
+            "mount flags",
+            format!("{path:?} is mounted without nosuid and nodev"),
+        ),
         Some((MountKind::Bind { .. }, true)) => Ok(()),
         Some((MountKind::Bind { .. }, false)) if entry.is_read_only() => Ok(()),
         Some((MountKind::Bind { .. }, false)) => fail(

@@ -8,8 +8,8 @@ use std::process::Command;
 
 use rustix::fs::{Mode, OFlags};
 
-/// Number of the control channel in podman and in pid 1.
-const TARGET: i32 = crate::init::wire::FD;
+/// The first number that podman passes on (`--preserve-fds=1`).
+const TARGET: i32 = 3;
 
 /// Keeps descriptor 3 of this process occupied for good, so that neither the
 /// descriptor to pass nor the pipe on which std reports a failed exec can

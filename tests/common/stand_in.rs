@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::home::Home;
 
 /// Long enough for any machine that runs tests.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct ControlPlane {
     shared: Arc<Shared>,

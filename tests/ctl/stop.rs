@@ -34,7 +34,7 @@ impl Process {
     fn start(home: &Home, manner: &str, arg0: &str) -> Process {
         let child = Command::new(std::env::current_exe().unwrap())
             .arg0(arg0)
-            .args(["--exact", "stop::control_plane_process", "--ignored"])
+            .args(["--exact", "stop::control_plane_process"])
             .env("UMWELT_TEST_SOCKET", home.socket())
             .env("UMWELT_TEST_WORKSPACE", &home.workspace)
             .env("UMWELT_TEST_SID", &home.sid)
@@ -61,7 +61,7 @@ impl Drop for Process {
 
 /// Not a test: what `Process` runs.
 #[test]
-#[ignore = "is started by other tests, as a control plane"]
+#[allow(clippy::exit, reason = "it plays a process that ends")]
 fn control_plane_process() {
     let var = |name: &str| std::env::var(name);
     let Ok(socket) = var("UMWELT_TEST_SOCKET") else {
@@ -158,7 +158,7 @@ fn what_a_dead_control_plane_left_needs_hard_and_only_ours_goes() {
     assert!(!exists(&home.socket()));
     let log = home.podman_log();
     assert!(
-        log.contains(&format!("rm --force --time 0 {ID}\n")),
+        log.contains(&format!("rm --force --ignore --time=0 --volumes -- {ID}\n")),
         "{log}"
     );
     assert!(!log.contains(OTHER_ID), "{log}");

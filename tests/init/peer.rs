@@ -317,9 +317,15 @@ pub(crate) fn pipe() -> (OwnedFd, OwnedFd) {
 }
 
 fn read_all(mut file: File) -> String {
-    let mut text = String::new();
-    file.read_to_string(&mut text).unwrap();
-    text
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        assert!(readable_within(&file, PATIENCE), "no end of output in time");
+        match file.read(&mut chunk).unwrap() {
+            0 => return String::from_utf8(bytes).unwrap(),
+            len => bytes.extend_from_slice(&chunk[..len]),
+        }
+    }
 }
 
 pub(crate) fn readable_within(fd: impl AsFd, limit: Duration) -> bool {

@@ -109,6 +109,7 @@ fn everything_in_the_sandbox_ends_with_pid_1() {
     };
     let script = "setsid sh -c 'echo up; trap \"\" HUP TERM; while :; do sleep 60; done' & wait";
     let mut running = peer.spawn_piped(&Request::shell(script));
+    assert!(readable_within(&running.stdout, Duration::from_secs(5)));
     running.stdout.read_exact(&mut [0; 3]).unwrap();
     assert!(peer.hang_up(Duration::from_secs(1)).is_some());
     // Nobody is left to hold the other end.
