@@ -18,6 +18,7 @@ mod lock;
 mod output;
 mod poller;
 pub(crate) mod preflight;
+mod prepared;
 mod reports;
 mod socket;
 mod task;
