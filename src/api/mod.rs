@@ -215,13 +215,16 @@ pub(crate) struct ListReply {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MountEntry {
     pub(crate) path: String,
-    /// `rw`, `ro` or `tmpfs`.
+    /// `rw`, `ro`, `tmpfs` or `masked`.
     pub(crate) mode: String,
     /// The layer that asked for it: `workspace`, `base`, `scratch` or `umwelt`.
     pub(crate) source: String,
     /// Bytes, for a tmpfs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) size: Option<u64>,
+    /// Why a masked path is hidden.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

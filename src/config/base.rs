@@ -6,6 +6,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::api::Resources;
+use crate::config::mask::{Mask, MaskTarget, check_reason};
 use crate::config::value::{expand_path, parse_size};
 use crate::config::{ConfigError, file};
 use crate::dirs::Dirs;
@@ -24,6 +25,7 @@ pub(crate) struct Config {
     pub(crate) shell: ShellLimits,
     pub(crate) scratch: ScratchSizes,
     pub(crate) mounts: Vec<BaseMount>,
+    pub(crate) masks: Vec<Mask>,
 }
 
 /// Seconds.
@@ -62,6 +64,8 @@ struct Raw {
     #[serde(default)]
     scratch: RawScratch,
     mounts: Option<Vec<RawMount>>,
+    #[serde(default)]
+    mask: Vec<RawMask>,
 }
 
 #[derive(Default, Deserialize)]
@@ -94,6 +98,14 @@ struct RawMount {
     kind: Spanned<MountKind>,
     path: Spanned<String>,
     size: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMask {
+    path: Spanned<String>,
+    reason: Option<Spanned<String>>,
+    hide: Option<Spanned<bool>>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -134,7 +146,8 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// `base` holds the value of each key that the file leaves out, except the
-    /// mounts of the shipped file: a user's file lists all it wants.
+    /// mounts of the shipped file: a user's file lists all it wants. The masks
+    /// of both hold.
     fn read(&self, base: Option<Config>) -> Result<Config, ConfigError> {
         let raw: Raw = toml::from_str(self.text).map_err(|error| self.syntax_error(&error))?;
         let base = base.as_ref();
@@ -172,6 +185,7 @@ impl Reader<'_> {
                 .into_iter()
                 .map(|raw| self.mount(raw))
                 .collect::<Result<_, _>>()?,
+            masks: self.masks(raw.mask, base.map_or(&[], |b| b.masks.as_slice()))?,
         };
         Ok(config)
     }
@@ -273,6 +287,36 @@ impl Reader<'_> {
                 Err(self.error(at, "mounts.size", "a tmpfs needs a size".to_owned()))
             }
         }
+    }
+
+    /// The masks of `base` and those of the file. For the same path the later
+    /// one counts; `hide = false` takes one away.
+    fn masks(&self, raw: Vec<RawMask>, base: &[Mask]) -> Result<Vec<Mask>, ConfigError> {
+        let mut masks = base.to_vec();
+        for raw in raw {
+            let at = raw.path.span().start;
+            let target = self.check("mask.path", raw.path, |text| {
+                MaskTarget::parse(expand_path(&text, self.home)?)
+            })?;
+            let reason = raw
+                .reason
+                .map(|reason| self.check("mask.reason", reason, check_reason))
+                .transpose()?;
+            let known = masks.iter().position(|mask| mask.target == target);
+            match (raw.hide.is_none_or(Spanned::into_inner), known) {
+                (true, Some(known)) => {
+                    masks.remove(known);
+                    masks.push(Mask { target, reason });
+                }
+                (true, None) => masks.push(Mask { target, reason }),
+                (false, Some(known)) => drop(masks.remove(known)),
+                (false, None) => {
+                    let message = "no mask has this path: there is nothing to take away";
+                    return Err(self.error(at, "mask.hide", message.to_owned()));
+                }
+            }
+        }
+        Ok(masks)
     }
 
     fn value<T, U>(
@@ -444,6 +488,31 @@ mod tests {
     }
 
     #[test]
+    fn masks_are_added_to_the_shipped_ones_and_can_be_taken_away() {
+        let shipped = read("").unwrap().masks;
+        assert!(shipped.len() > 50);
+        assert!(shipped.iter().all(|mask| mask.reason.is_some()));
+        let text = "[[mask]]\npath='/x/*.key'\n[[mask]]\npath='$HOME/.ssh'\nhide=false\n";
+        let masks = read(text).unwrap().masks;
+        assert_eq!(masks.len(), shipped.len());
+        let ssh = MaskTarget::Path("/home/u/.ssh".into());
+        assert!(shipped.iter().any(|mask| mask.target == ssh));
+        assert!(!masks.iter().any(|mask| mask.target == ssh));
+        assert_eq!(
+            masks.last().unwrap().target,
+            MaskTarget::parse("/x/*.key".into()).unwrap()
+        );
+    }
+
+    #[test]
+    fn shipped_text_as_the_users_file_changes_nothing() {
+        assert_eq!(read(SHIPPED).unwrap().masks, read("").unwrap().masks);
+        assert!(read(SHIPPED).unwrap().mounts.contains(&BaseMount::Bind {
+            path: "/home/u/.config".into()
+        }));
+    }
+
+    #[test]
     fn errors_name_file_line_and_key() {
         let cases = [
             (
@@ -478,6 +547,20 @@ mod tests {
                 "[[mounts]]\ntype='tmpfs'\npath='/x'\n",
                 "line 3: mounts.size: a tmpfs needs a size",
             ),
+            ("[[mask]]\npath='x'\n", "line 2: mask.path: \"x\" is not an"),
+            ("[[mask]]\npath='$HOME/*/x'\n", "line 2: mask.path:"),
+            ("[[mask]]\nreason='x'\n", "line 1: missing field `path`"),
+            ("[[mask]]\npath='/x'\nreason='a\u{7}b'\n", "line 3: "),
+            (
+                "[[mask]]\npath='/x'\nreason=''\n",
+                "line 3: mask.reason: must be one line",
+            ),
+            (
+                "\n[[mask]]\npath='/x'\nhide=false\n",
+                "line 3: mask.hide: no mask has this path",
+            ),
+            ("[[mask]]\npath='/x'\nmode='rw'\n", "unknown field `mode`"),
+            ("[mask]\npath='/x'\n", "line 1: invalid type"),
             ("image = 'a'\nimage = 'b'\n", "line 2: duplicate key"),
             ("[resources]\ncpus = nan\n", "resources.cpus"),
         ];

@@ -30,6 +30,20 @@ pub(crate) enum MountKind {
         size: u64,
         private: bool,
     },
+    /// Hides what a mount above would show.
+    Mask {
+        cover: Cover,
+        reason: Option<String>,
+    },
+}
+
+/// What stands in the place of something hidden.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cover {
+    /// An empty directory, for a directory.
+    Directory,
+    /// The null device, for anything else.
+    File,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +56,11 @@ pub(crate) enum Access {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {
     Scratch,
+    /// What the host has mounted below a base bind.
+    Submount,
     Base,
+    /// What the host has mounted below the workspace.
+    WorkspaceSubmount,
     Workspace,
     /// What the sandbox itself stands on.
     Umwelt,
@@ -52,8 +70,8 @@ impl Origin {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Origin::Scratch => "scratch",
-            Origin::Base => "base",
-            Origin::Workspace => "workspace",
+            Origin::Submount | Origin::Base => "base",
+            Origin::WorkspaceSubmount | Origin::Workspace => "workspace",
             Origin::Umwelt => "umwelt",
         }
     }
@@ -83,13 +101,20 @@ impl Mount {
     }
 
     pub(crate) fn is_writable(&self) -> bool {
-        !matches!(
-            self.kind,
-            MountKind::Bind {
-                access: Access::ReadOnly,
-                ..
-            }
-        )
+        match &self.kind {
+            MountKind::Bind { access, .. } => *access == Access::ReadWrite,
+            MountKind::Tmpfs { .. } => true,
+            MountKind::Mask { .. } => false,
+        }
+    }
+
+    /// Nobody asked for it by name.
+    pub(crate) fn is_submount(&self) -> bool {
+        matches!(self.origin, Origin::Submount | Origin::WorkspaceSubmount)
+    }
+
+    pub(crate) fn is_mask(&self) -> bool {
+        matches!(self.kind, MountKind::Mask { .. })
     }
 }
 
@@ -185,7 +210,7 @@ fn workspace_mounts(path: &str, real: &str, host: &HostFacts) -> Vec<Mount> {
                 &format!("{path}/{rest}"),
                 &point.path,
                 access,
-                Origin::Workspace,
+                Origin::WorkspaceSubmount,
             )
         })
     };
@@ -217,9 +242,9 @@ fn base_mounts(base: &BaseMount, host: &HostFacts) -> Vec<Mount> {
                 .iter()
                 .map(|point| point.path.as_str())
                 .filter(|point| is_below(point, path));
-            std::iter::once(path)
-                .chain(below)
-                .map(|path| Mount::bind(path, path, Access::ReadOnly, Origin::Base))
+            let bind = |path: &str, origin| Mount::bind(path, path, Access::ReadOnly, origin);
+            std::iter::once(bind(path, Origin::Base))
+                .chain(below.map(|point| bind(point, Origin::Submount)))
                 .collect()
         }
     }
@@ -230,7 +255,7 @@ pub(crate) fn is_below(path: &str, parent: &str) -> bool {
     path != parent && Path::new(path).starts_with(parent)
 }
 
-fn depth(path: &str) -> usize {
+pub(crate) fn depth(path: &str) -> usize {
     Path::new(path).components().count()
 }
 
@@ -264,12 +289,14 @@ mod tests {
             ..HostFacts::default()
         };
         let mounts = workspace_mounts("/alias", "/w", &host);
+        let below =
+            |path, source, access| Mount::bind(path, source, access, Origin::WorkspaceSubmount);
         assert_eq!(
             mounts,
             [
                 Mount::bind("/alias", "/w", Access::ReadWrite, Origin::Workspace),
-                Mount::bind("/alias/x/y", "/w/x/y", Access::ReadWrite, Origin::Workspace),
-                Mount::bind("/alias/r", "/w/r", Access::ReadOnly, Origin::Workspace),
+                below("/alias/x/y", "/w/x/y", Access::ReadWrite),
+                below("/alias/r", "/w/r", Access::ReadOnly),
             ]
         );
     }
@@ -308,7 +335,8 @@ mod tests {
             ..HostFacts::default()
         };
         let mounts = base_mounts(&BaseMount::Bind { path: "/d".into() }, &host);
-        assert_eq!(mounts, [ro("/d"), ro("/d/x")]);
+        let submount = Mount::bind("/d/x", "/d/x", Access::ReadOnly, Origin::Submount);
+        assert_eq!(mounts, [ro("/d"), submount]);
     }
 
     #[test]

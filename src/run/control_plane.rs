@@ -15,8 +15,10 @@ use mio::Events;
 use rustix::net::sockopt;
 
 use crate::api::{ApiError, Call, ErrorKind, ListReply, State};
+use crate::config::Mask;
 use crate::error::Error;
 use crate::podman::argv::ContainerSpec;
+use crate::policy::mounts::MountSet;
 use crate::run::channel::Channel;
 use crate::run::connection::{Connection, ReadState};
 use crate::run::ending::Lingering;
@@ -53,6 +55,10 @@ pub(crate) struct Context {
     /// Where podman and git are looked for.
     pub(crate) search_path: OsString,
     pub(crate) list: ListReply,
+    /// Of these `spec` has a set of its own, with covers over what the masks
+    /// hide at the time of a create.
+    pub(crate) mounts: MountSet,
+    pub(crate) masks: Vec<Mask>,
     pub(crate) inject_git_identity: bool,
     /// Started by a client: ends with its last client.
     pub(crate) launched: bool,

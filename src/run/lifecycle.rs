@@ -19,6 +19,8 @@ use crate::run::job::EndReason;
 use crate::run::poller::{Source, Timer};
 use crate::run::task::{Finished, Task};
 use crate::run::verify::{self, Hello, Verified};
+use crate::run::{masks, mount_entry};
+use crate::sys::process;
 
 /// podman creates a container in one or two seconds; the first time that an
 /// image is used its files are copied for the user's ids, which takes longer.
@@ -27,6 +29,7 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(30);
 /// How often a name that is taken is tried. A `podman run` may outlive its
 /// control plane by seconds, and so hold the name for a few tries.
 const MAX_ATTEMPTS: u32 = 20;
+const MAX_REMOVE_FAILURES: u32 = 2;
 /// From the start of the container to the first packet of pid 1.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
 
@@ -41,7 +44,9 @@ pub(crate) enum Phase {
     /// Containers of ours are being removed.
     Removing {
         next: AfterRemoval,
-        found: usize,
+        /// Ids of what is or was removed.
+        found: Vec<String>,
+        failures: u32,
     },
     /// Nothing exists; a timer or a request leads on.
     Waiting,
@@ -117,6 +122,7 @@ impl ControlPlane {
     }
 
     fn try_create(&mut self) -> Result<(), Error> {
+        self.cover_masks()?;
         self.write_runtime_files()?;
         let (channel, theirs) =
             Channel::pair().map_err(|error| Error::io("make the channel to pid 1", error))?;
@@ -131,6 +137,16 @@ impl ControlPlane {
             .map_err(|error| Error::io("watch the channel to pid 1", error))?;
         self.channel = Some(channel);
         self.add_task(task, TaskKind::Create(self.container), CREATE_LIMIT);
+        Ok(())
+    }
+
+    /// Hides what the masks mean now: the host may have changed since the last
+    /// container, and a cover without anything below would be made on the host.
+    fn cover_masks(&mut self) -> Result<(), Error> {
+        let context = &mut self.context;
+        let facts = masks::find(&context.masks, &context.mounts)?;
+        context.spec.mounts = context.mounts.with_masks(&facts);
+        context.list.mounts = context.spec.mounts.iter().map(mount_entry).collect();
         Ok(())
     }
 
@@ -423,7 +439,11 @@ impl ControlPlane {
     /// channel ends pid 1, and with it all that runs inside, at once.
     fn remove_then(&mut self, next: AfterRemoval) {
         self.drop_channel();
-        self.phase = Phase::Removing { next, found: 0 };
+        self.phase = Phase::Removing {
+            next,
+            found: Vec::new(),
+            failures: 0,
+        };
         // A `podman run` under way could create what was just removed. Its
         // container ends as soon as it begins, so it is waited for.
         let creating = self
@@ -495,31 +515,42 @@ impl ControlPlane {
     }
 
     fn remove(&mut self, ids: Vec<String>) {
-        if let Phase::Removing { found, .. } = &mut self.phase {
-            *found += ids.len();
-        }
         self.podman_task(podman::remove_args(&ids), TaskKind::Remove);
+        if let Phase::Removing { found, .. } = &mut self.phase {
+            found.extend(ids);
+        }
     }
 
     fn removed(&mut self, finished: Option<Finished>) {
-        if let Some(finished) = finished.filter(|finished| !finished.status.success()) {
-            log::error!(
-                "podman rm ended with {}: {}",
-                finished.status,
-                finished.stderr
-            );
+        let Some(failed) = finished.filter(|finished| !finished.status.success()) else {
+            return self.removal_done();
+        };
+        log::error!("podman rm ended with {}: {}", failed.status, failed.stderr);
+        match &mut self.phase {
+            // podman finds out that conmon is dead, says so, and removes the
+            // container when it is asked the next time.
+            Phase::Removing { failures, .. } if *failures < MAX_REMOVE_FAILURES => {
+                *failures += 1;
+                self.find_leftovers();
+            }
+            _ => self.removal_done(),
         }
-        self.removal_done();
     }
 
     fn removal_done(&mut self) {
-        let Phase::Removing { next, found } = std::mem::replace(&mut self.phase, Phase::Waiting)
+        let Phase::Removing { next, found, .. } =
+            std::mem::replace(&mut self.phase, Phase::Waiting)
         else {
             return;
         };
+        for id in &found {
+            process::kill_runtime_of(id);
+        }
         match next {
             _ if self.stopping => self.leave(Ending::Clean),
-            AfterRemoval::Retry { error, attempt } if is_worth_a_retry(&error, attempt, found) => {
+            AfterRemoval::Retry { error, attempt }
+                if is_worth_a_retry(&error, attempt, !found.is_empty()) =>
+            {
                 self.create(attempt + 1);
             }
             AfterRemoval::Retry { error, .. } | AfterRemoval::Fail(error) => self.fail(error),
@@ -625,12 +656,12 @@ impl ControlPlane {
     }
 }
 
-/// Whether to create the container once more, after the removal of `found`.
-fn is_worth_a_retry(error: &Error, attempt: u32, found: usize) -> bool {
+/// Whether to create the container once more, after a removal.
+fn is_worth_a_retry(error: &Error, attempt: u32, found_some: bool) -> bool {
     match error {
         // Whoever had the name may have gone just now, or be about to go.
         Error::Podman(PodmanError::NameTaken { .. }) => attempt < MAX_ATTEMPTS,
-        _ => attempt == 0 && found > 0,
+        _ => attempt == 0 && found_some,
     }
 }
 

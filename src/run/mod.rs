@@ -15,6 +15,7 @@ mod job;
 mod journal;
 mod lifecycle;
 mod lock;
+mod masks;
 mod output;
 mod poller;
 pub(crate) mod preflight;
@@ -35,7 +36,7 @@ use std::process::{Command, ExitCode};
 use crate::api::launch::Report;
 use crate::api::{ApiError, ListReply, MountEntry};
 use crate::cli;
-use crate::config::Config;
+use crate::config::{Config, Mask};
 use crate::dirs::{self, Dirs};
 use crate::error::Error;
 use crate::podman;
@@ -168,6 +169,7 @@ fn serve(options: &Options) -> Result<(), Error> {
         Acquired::Attached => return already_running(options.launched, &workspace),
     };
     let preflight = preflight::check(&config, &workspace, &dirs)?;
+    let masks = masks::all(config.masks.clone(), &dirs);
     let signals = sys::signal::readable_on(&sys::signal::END)
         .map_err(|error| Error::io("watch signals", error))?;
     let places = names.clone();
@@ -182,6 +184,7 @@ fn serve(options: &Options) -> Result<(), Error> {
             workspace,
             names,
             preflight,
+            masks,
             notice,
         );
         ControlPlane::new(context, listener, signals)
@@ -250,6 +253,7 @@ fn prepare(
     workspace: Workspace,
     names: Names,
     preflight: Preflight,
+    masks: Vec<Mask>,
     notice: Option<String>,
 ) -> Context {
     let uid = rustix::process::geteuid().as_raw();
@@ -267,7 +271,8 @@ fn prepare(
     let notices = notice.into_iter().chain(preflight.warnings.iter().cloned());
     let list = ListReply {
         workspace: workspace.as_str().to_owned(),
-        mounts: mounts.iter().map(mount_entry).collect(),
+        // Filled in at each create.
+        mounts: Vec::new(),
         resources: config.resources.clone(),
         network: "none".to_owned(),
         timeout_default_s: config.shell.timeout_s,
@@ -289,7 +294,7 @@ fn prepare(
         selinux: preflight.selinux,
         resources: config.resources,
         delegated: preflight.delegated,
-        mounts,
+        mounts: mounts.clone(),
         sources,
         init: INIT_PATH.to_owned(),
         cidfile: runtime_file("cid"),
@@ -304,6 +309,8 @@ fn prepare(
         home,
         seccomp: preflight.seccomp,
         list,
+        mounts,
+        masks,
         inject_git_identity: config.inject_git_identity,
         launched,
     }
@@ -350,21 +357,23 @@ fn own_mounts(exe: &str, names: &Names) -> Vec<Mount> {
 }
 
 fn mount_entry(mount: &Mount) -> MountEntry {
-    let (mode, size) = match &mount.kind {
+    let (mode, size, reason) = match &mount.kind {
         MountKind::Bind {
             access: Access::ReadOnly,
             ..
-        } => ("ro", None),
+        } => ("ro", None, None),
         MountKind::Bind {
             access: Access::ReadWrite,
             ..
-        } => ("rw", None),
-        MountKind::Tmpfs { size, .. } => ("tmpfs", Some(*size)),
+        } => ("rw", None, None),
+        MountKind::Tmpfs { size, .. } => ("tmpfs", Some(*size), None),
+        MountKind::Mask { reason, .. } => ("masked", None, reason.clone()),
     };
     MountEntry {
         path: mount.path.clone(),
         mode: mode.to_owned(),
         source: mount.origin.as_str().to_owned(),
         size,
+        reason,
     }
 }

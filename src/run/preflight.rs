@@ -36,6 +36,7 @@ pub(crate) enum PreflightError {
     Exe { reason: String },
     Seccomp { path: PathBuf, reason: String },
     MountTable(io::Error),
+    Mask { path: PathBuf, reason: String },
 }
 
 impl PreflightError {
@@ -56,6 +57,9 @@ impl PreflightError {
                 Some("install the default profile of podman (on Debian: apt-get install golang-github-containers-common)".to_owned())
             }
             PreflightError::MountTable(_) => None,
+            PreflightError::Mask { .. } => {
+                Some("rename or repair what stands there, or change the mask in umwelt.toml".to_owned())
+            }
         }
     }
 }
@@ -75,6 +79,9 @@ impl fmt::Display for PreflightError {
                 write!(f, "cannot derive a seccomp profile from {path:?}: {reason}")
             }
             PreflightError::MountTable(error) => write!(f, "cannot read the mount table: {error}"),
+            PreflightError::Mask { path, reason } => {
+                write!(f, "cannot tell what has to be hidden at {path:?}: {reason}")
+            }
         }
     }
 }

@@ -8,11 +8,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::podman::argv::ContainerSpec;
-use crate::policy::mounts::{Mount, MountKind};
+use crate::podman::argv::{COVER_SIZE, ContainerSpec};
+use crate::policy::mounts::{Cover, Mount, MountKind};
 use crate::sys::cgroup::{self, Events};
 use crate::sys::mountinfo::{self, Entry};
 use crate::workspace::FileId;
@@ -111,6 +111,7 @@ pub(crate) fn verify(
     check_interfaces(&proc)?;
     let cgroup = check_limits(pid, spec)?;
     let root = open_root(&proc)?;
+    check_masks(&root, spec)?;
     check_mount_table(&proc, spec)?;
     let scratch = check_mounts(&root, spec)?;
     let shell = if in_root(&root, "/bin/bash").is_ok() {
@@ -374,9 +375,107 @@ fn check_mounts(
                 check_same_file(mount, source, spec.sources.get(source), &inside)?;
             }
             MountKind::Tmpfs { .. } => scratch.push((mount.path.clone(), inside)),
+            MountKind::Mask { .. } => {}
         }
     }
     Ok(scratch)
+}
+
+/// Whoever looks at a masked path sees the cover. Read back not by the mount
+/// table, as a path may lead through a link, but like a process inside.
+fn check_masks(root: &OwnedFd, spec: &ContainerSpec) -> Result<(), VerifyError> {
+    for mount in spec.mounts.iter() {
+        if let MountKind::Mask { cover, .. } = &mount.kind {
+            check_mask(root, mount, *cover, spec)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_mask(
+    root: &OwnedFd,
+    mount: &Mount,
+    cover: Cover,
+    spec: &ContainerSpec,
+) -> Result<(), VerifyError> {
+    let path = &mount.path;
+    let failed = |error| VerifyError {
+        check: "masks",
+        detail: format!("{path:?} cannot be looked at: {error}"),
+    };
+    let (is_cover, flags) = look_at_cover(root, path, cover).map_err(failed)?;
+    if !is_cover {
+        return fail("masks", format!("{path:?} is not hidden"));
+    }
+    if !flags.contains(MASK_FLAGS) {
+        return fail(
+            "masks",
+            format!("{path:?} is covered, but not read-only, nosuid and nodev"),
+        );
+    }
+    if cover == Cover::File {
+        return Ok(());
+    }
+    let names = names_in(root, path).map_err(failed)?;
+    // Mounts that were asked for below a cover have their mount points in it.
+    let expected = |name: &str| {
+        let entry = Path::new(path).join(name);
+        spec.mounts
+            .iter()
+            .any(|other| Path::new(&other.path).starts_with(&entry))
+    };
+    match names.iter().find(|name| !expected(name)) {
+        None => Ok(()),
+        Some(name) => fail("masks", format!("{path:?} is not empty: it shows {name:?}")),
+    }
+}
+
+const MASK_FLAGS: StatVfsMountFlags = StatVfsMountFlags::RDONLY
+    .union(StatVfsMountFlags::NOSUID)
+    .union(StatVfsMountFlags::NODEV);
+
+/// Whether a cover is what is seen at `path`, and how it is mounted.
+fn look_at_cover(
+    root: &OwnedFd,
+    path: &str,
+    cover: Cover,
+) -> rustix::io::Result<(bool, StatVfsMountFlags)> {
+    let inside = in_root(root, path)?;
+    let stat = rustix::fs::fstat(&inside)?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    let is_cover = match cover {
+        Cover::Directory => {
+            // From linux/magic.h. The size tells ours from one of the host's.
+            const TMPFS_MAGIC: i64 = 0x0102_1994;
+            let volume = rustix::fs::fstatvfs(&inside)?;
+            kind == FileType::Directory
+                && rustix::fs::fstatfs(&inside)?.f_type == TMPFS_MAGIC
+                && volume.f_blocks.saturating_mul(volume.f_frsize) == COVER_SIZE
+        }
+        // null(4)
+        Cover::File => {
+            kind == FileType::CharacterDevice && stat.st_rdev == rustix::fs::makedev(1, 3)
+        }
+    };
+    Ok((is_cover, rustix::fs::fstatvfs(&inside)?.f_flag))
+}
+
+fn names_in(root: &OwnedFd, path: &str) -> rustix::io::Result<Vec<String>> {
+    let directory = rustix::fs::openat2(
+        root,
+        path.trim_start_matches('/'),
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+    )?;
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name != "." && name != ".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
 }
 
 /// Compares with what the source was when it was allowed (`recorded`), not
@@ -422,7 +521,8 @@ fn check_mount_table(proc: &Proc, spec: &ContainerSpec) -> Result<(), VerifyErro
             .find(|entry| entry.mount_point == Path::new(&mount.path));
         let Some(entry) = entry else {
             // An alias below a bind that shows the same link needs none.
-            if is_alias(mount, &mounts) {
+            // A mask on a path through a link is read back by itself.
+            if is_alias(mount, &mounts) || mount.is_mask() {
                 continue;
             }
             return fail("mounts", format!("{:?} is not mounted", mount.path));
@@ -535,6 +635,8 @@ fn check_expected(entry: &Entry, mounts: &[&Mount]) -> Result<(), VerifyError> {
         .find(|mount| path.starts_with(&mount.path));
     let has_flags = entry.has("nosuid") && entry.has("nodev");
     match above.map(|mount| (&mount.kind, mount.is_writable())) {
+        // Out of sight: masks are read back as empty.
+        Some((MountKind::Mask { .. }, _)) => Ok(()),
         Some((MountKind::Bind { .. }, _)) if !has_flags => fail(
             "mount flags",
             format!("{path:?} is mounted without nosuid and nodev"),
