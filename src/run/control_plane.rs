@@ -28,6 +28,7 @@ use crate::run::job::{EndReason, Job};
 use crate::run::journal::Journal;
 use crate::run::lifecycle::Phase;
 use crate::run::poller::{Poller, Source, Timer};
+use crate::run::prepared::Prepared;
 use crate::run::task::Task;
 use crate::run::watchdog::Backoff;
 use crate::workspace::{Names, Workspace};
@@ -89,6 +90,8 @@ pub(crate) struct ControlPlane {
     signals: OwnedFd,
     pub(crate) connections: HashMap<u64, Connection>,
     pub(crate) jobs: HashMap<u64, Job>,
+    /// For the next command.
+    pub(crate) prepared: Option<Prepared>,
     /// Background processes of ended commands, oldest first.
     pub(crate) lingering: Vec<Lingering>,
     /// Pipes that ended commands left open: read, so that nobody blocks.
@@ -143,6 +146,7 @@ impl ControlPlane {
             signals,
             connections: HashMap::new(),
             jobs: HashMap::new(),
+            prepared: None,
             lingering: Vec::new(),
             discarded: HashMap::new(),
             tasks: HashMap::new(),

@@ -365,6 +365,7 @@ impl ControlPlane {
                 });
                 self.announce_ready();
                 self.serve_waiting();
+                self.prepare_next();
             }
             // A seal that does not hold is not tried again.
             Err(error) => self.remove_then(AfterRemoval::Fail(error)),
@@ -423,6 +424,7 @@ impl ControlPlane {
     }
 
     fn drop_channel(&mut self) {
+        self.prepared = None;
         if let Some(channel) = self.channel.take() {
             self.poller
                 .remove(Source::Channel(self.container), channel.fd());

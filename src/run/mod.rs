@@ -19,6 +19,7 @@ mod masks;
 mod output;
 mod poller;
 pub(crate) mod preflight;
+mod prepared;
 mod reports;
 mod socket;
 mod task;

@@ -26,9 +26,10 @@ pub(crate) struct Verified {
     pub(crate) pidfd: OwnedFd,
     /// The cgroup below which each command gets its own; the caps hold here.
     pub(crate) cgroup: PathBuf,
-    /// `memory.events` and `pids.events` of it.
+    /// Files of it: `memory.events`, `pids.events`, `pids.current`.
     pub(crate) memory_events: Events,
     pub(crate) pids_events: Events,
+    pub(crate) pids_current: Events,
     /// The scratch places, for looking at the space that is left.
     pub(crate) scratch: Vec<(String, OwnedFd)>,
     /// The shell of the image: `/bin/bash`, or else `/bin/sh`.
@@ -128,6 +129,7 @@ pub(crate) fn verify(
         pidfd,
         memory_events: Events::open(&cgroup, "memory.events"),
         pids_events: Events::open(&cgroup, "pids.events"),
+        pids_current: Events::open(&cgroup, "pids.current"),
         cgroup,
         scratch,
         shell,
