@@ -11,7 +11,7 @@ use std::fmt;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// Variables that podman needs to find the user's storage and session. Nothing
 /// else of the environment reaches it, and nothing of it reaches a sandbox.
@@ -90,7 +90,7 @@ pub(crate) enum PodmanError {
     /// It ended without success; `stderr` is its last words.
     Failed {
         what: &'static str,
-        status: String,
+        status: ExitStatus,
         stderr: String,
     },
     MissingImage {
@@ -146,7 +146,7 @@ impl fmt::Display for PodmanError {
             }
             PodmanError::NameTaken { name } => write!(
                 f,
-                "the name {name:?} belongs to a container without umwelt's labels, which is left alone"
+                "the name {name:?} belongs to another container, which is left alone"
             ),
             PodmanError::NoHandshake { detail } => {
                 write!(f, "the sandbox did not come up: {detail}")

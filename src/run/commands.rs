@@ -163,8 +163,8 @@ impl ControlPlane {
 
     /// Hands the command to pid 1, in a cgroup of its own.
     fn spawn(&mut self, asked: Asked, plumbing: Plumbing) -> Result<(), ApiError> {
-        let (base, shell) = match self.verified() {
-            Some(verified) => (verified.cgroup.clone(), verified.shell),
+        let shell = match self.verified() {
+            Some(verified) => verified.shell,
             None => {
                 return Err(ApiError::new(
                     ErrorKind::CannotRun,
@@ -179,9 +179,9 @@ impl ControlPlane {
             shell,
             git: self.git.clone().unwrap_or_default(),
         };
-        let id = self.new_id();
-        let cgroup =
-            CommandCgroup::create(&base, id).map_err(cannot("make a cgroup for the command"))?;
+        let (id, cgroup) = self
+            .take_cgroup()
+            .map_err(cannot("make a cgroup for the command"))?;
         let spawn = Spawn {
             id,
             argv: asked.argv,
@@ -212,13 +212,14 @@ impl ControlPlane {
             job.cgroup.remove();
             return Err(cannot("hand the command to pid 1")(error));
         }
-        self.begin_job(
-            job,
-            Retry {
-                spawn,
-                fds: plumbing.theirs,
-            },
-        )
+        let retry = Retry {
+            spawn,
+            fds: plumbing.theirs,
+        };
+        self.begin_job(job, retry)?;
+        self.flush_channel();
+        self.prepare_next();
+        Ok(())
     }
 
     pub(crate) fn hand_over(

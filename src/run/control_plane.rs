@@ -17,6 +17,7 @@ use rustix::net::sockopt;
 use crate::api::{ApiError, ErrorKind, ListReply, State};
 use crate::config::Mask;
 use crate::error::Error;
+use crate::podman::PodmanError;
 use crate::podman::argv::ContainerSpec;
 use crate::policy::mounts::MountSet;
 use crate::run::channel::Channel;
@@ -28,6 +29,7 @@ use crate::run::job::{EndReason, Job};
 use crate::run::journal::Journal;
 use crate::run::lifecycle::Phase;
 use crate::run::poller::{Poller, Source, Timer};
+use crate::run::prepared::Prepared;
 use crate::run::saved::SavedOutputs;
 use crate::run::task::Task;
 use crate::run::waiting::WaitingQueue;
@@ -42,6 +44,7 @@ const HELLO: Duration = Duration::from_secs(10);
 const FIRST_CLIENT: Duration = Duration::from_secs(60);
 /// How long the last answers may take to be read.
 const LEAVE: Duration = Duration::from_secs(1);
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 const MAX_CONNECTIONS: usize = 256;
 
 /// What does not change while the control plane lives.
@@ -81,6 +84,8 @@ pub(crate) struct ControlPlane {
     signals: OwnedFd,
     pub(crate) connections: HashMap<u64, Connection>,
     pub(crate) jobs: HashMap<u64, Job>,
+    /// For the next command.
+    pub(crate) prepared: Option<Prepared>,
     /// Background processes of ended commands, oldest first.
     pub(crate) lingering: Vec<Lingering>,
     /// Pipes that ended commands left open: read, so that nobody blocks.
@@ -96,6 +101,8 @@ pub(crate) struct ControlPlane {
     /// Who asked for the shutdown: connection and request.
     pub(crate) shutdown_asked: Vec<(u64, u64)>,
     pub(crate) stopping: bool,
+    /// What could not be removed, for the report at the end.
+    pub(crate) teardown_errors: Vec<PodmanError>,
     ending: Option<Ending>,
     pub(crate) git: Option<GitIdentity>,
     pub(crate) journal: Journal,
@@ -134,6 +141,7 @@ impl ControlPlane {
             signals,
             connections: HashMap::new(),
             jobs: HashMap::new(),
+            prepared: None,
             lingering: Vec::new(),
             discards: Discards::default(),
             saved: SavedOutputs::default(),
@@ -145,6 +153,7 @@ impl ControlPlane {
             waiting: WaitingQueue::default(),
             shutdown_asked: Vec::new(),
             stopping: false,
+            teardown_errors: Vec::new(),
             ending: None,
             git: None,
             backoff: Backoff::default(),
@@ -199,6 +208,14 @@ impl ControlPlane {
         self.ending.is_some()
     }
 
+    /// Why the end is not a clean one.
+    pub(crate) fn failure(&self) -> Option<ApiError> {
+        match &self.ending {
+            Some(Ending::Failed(error)) => Some(error.into()),
+            _ => None,
+        }
+    }
+
     fn is_flushed(&self) -> bool {
         self.connections.values().all(Connection::is_flushed)
     }
@@ -242,6 +259,8 @@ impl ControlPlane {
             Timer::Restart => self.restart_due(),
             Timer::FirstClient => self.end_if_unused(),
             Timer::Backstop => self.backstop(),
+            Timer::Accept => self.accept(),
+            Timer::Channel => self.flush_channel(),
             Timer::Leave => self.connections.clear(),
         }
     }
@@ -286,7 +305,12 @@ impl ControlPlane {
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {
                 self.poller.again(Source::Listener);
             }
-            Err(error) => log::warn!("cannot accept a client: {error}"),
+            // It still waits, and raises no second event: no descriptors, or no
+            // memory, for the moment.
+            Err(error) => {
+                log::warn!("cannot accept a client: {error}");
+                self.poller.set(Timer::Accept, ACCEPT_AGAIN);
+            }
         }
     }
 

@@ -29,7 +29,8 @@ impl ControlPlane {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
-        if job.ending.is_some() {
+        // Of one that has ended only its pipe is still waited for.
+        if job.ending.is_some() || job.status.is_some() {
             return;
         }
         job.ending = Some(Ending {
@@ -56,15 +57,24 @@ impl ControlPlane {
             return;
         };
         let Some(ending) = &job.ending else { return };
-        let is_gone = job.reported && !job.cgroup.is_populated();
-        if !is_gone && ending.since.elapsed() < GIVE_UP {
+        let (is_reported, waited) = (job.reported, ending.since.elapsed());
+        let is_gone = is_reported && !job.cgroup.is_populated();
+        if !is_gone && waited < GIVE_UP {
+            if waited >= GRACE {
+                // Again and again: a process may join the cgroup late.
+                self.kill_job(id);
+            }
             return self.poller.set(Timer::Settle(id), SETTLE_EVERY);
         }
         if !is_gone {
             log::error!("command {id} is still there after it was killed");
         }
-        self.on_output(id);
         self.finish_job(id);
+        if !is_reported {
+            // Between fork and exec any process of the user can stop it,
+            // before it is in its cgroup. Then only this ends it for certain.
+            self.container_gone("pid 1 did not answer for a command that was ended");
+        }
     }
 
     /// The sandbox is gone, and the command with it.

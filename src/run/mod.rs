@@ -20,6 +20,7 @@ mod masks;
 mod output;
 mod poller;
 pub(crate) mod preflight;
+mod prepared;
 mod reports;
 mod saved;
 mod socket;

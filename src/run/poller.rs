@@ -49,6 +49,10 @@ pub(crate) enum Timer {
     Restart,
     /// No client came to a launched control plane.
     FirstClient,
+    /// A client could not be accepted for a moment.
+    Accept,
+    /// A packet could not be sent to pid 1 for a moment.
+    Channel,
     /// The regular look at what events should have told.
     Backstop,
     /// Time to leave, whether or not the last answers were read.

@@ -25,6 +25,10 @@ impl ControlPlane {
         };
         job.reported = true;
         job.retry = None;
+        if job.ending.is_some() {
+            // What was asked to end had not begun then.
+            return self.kill_job(id);
+        }
         let (connection, request) = (job.connection, job.request);
         if !matches!(job.stdio, JobStdio::Terminal) {
             return;
@@ -100,8 +104,14 @@ impl ControlPlane {
     }
 
     pub(crate) fn respawn(&mut self, id: u64) {
-        let Some(Retry { spawn, fds }) = self.jobs.get_mut(&id).and_then(|job| job.retry.take())
-        else {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        if job.ending.is_some() {
+            // Nothing of it runs, and nothing needs to.
+            return self.finish_job(id);
+        }
+        let Some(Retry { spawn, fds }) = job.retry.take() else {
             return;
         };
         let Some(job) = self.jobs.remove(&id) else {
