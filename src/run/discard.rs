@@ -175,7 +175,8 @@ mod tests {
         });
         test.run(Duration::from_millis(1100), || {});
         let total = writer.join().unwrap();
-        assert!(total > 1 << 20, "{total} bytes: nobody read");
+        // More than the pipe takes by itself.
+        assert!(total > 256 << 10, "{total} bytes: nobody read");
         assert!(total <= 12 * TURN, "{total} bytes");
         assert!(test.turns < 40, "{} turns", test.turns);
     }
