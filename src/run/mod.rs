@@ -171,8 +171,8 @@ fn serve(options: &Options) -> Result<(), Error> {
         Acquired::Lock(lock) => lock,
         Acquired::Attached => return already_running(options.launched, &workspace),
     };
-    let preflight = preflight::check(&config, &workspace, &dirs)?;
     let masks = masks::all(config.masks.clone(), &dirs);
+    let preflight = preflight::check(&config, &masks, &workspace, &dirs)?;
     let signals = sys::signal::readable_on(&sys::signal::END)
         .map_err(|error| Error::io("watch signals", error))?;
     let places = names.clone();

@@ -12,7 +12,7 @@ use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::podman::argv::{COVER_SIZE, ContainerSpec};
-use crate::policy::mounts::{Cover, Mount, MountKind};
+use crate::policy::mounts::{Cover, Mount, MountKind, MountSet};
 use crate::sys::cgroup::{self, Events};
 use crate::sys::mountinfo::{self, Entry};
 use crate::workspace::FileId;
@@ -374,6 +374,7 @@ fn check_mounts(
         match &mount.kind {
             MountKind::Bind { source, .. } => {
                 check_same_file(mount, source, spec.sources.get(source), &inside)?;
+                check_access(mount, source, &spec.mounts, &inside)?;
             }
             MountKind::Tmpfs { .. } => scratch.push((mount.path.clone(), inside)),
             MountKind::Mask { .. } => {}
@@ -408,7 +409,7 @@ fn check_mask(
     if !is_cover {
         return fail("masks", format!("{path:?} is not hidden"));
     }
-    if !flags.contains(MASK_FLAGS) {
+    if !flags.contains(READ_ONLY_FLAGS) {
         return fail(
             "masks",
             format!("{path:?} is covered, but not read-only, nosuid and nodev"),
@@ -431,7 +432,7 @@ fn check_mask(
     }
 }
 
-const MASK_FLAGS: StatVfsMountFlags = StatVfsMountFlags::RDONLY
+const READ_ONLY_FLAGS: StatVfsMountFlags = StatVfsMountFlags::RDONLY
     .union(StatVfsMountFlags::NOSUID)
     .union(StatVfsMountFlags::NODEV);
 
@@ -505,6 +506,40 @@ fn check_same_file(
         (Err(error), _) | (_, Err(error)) => fail(
             "mounts",
             format!("{:?} cannot be compared with the host: {error}", mount.path),
+        ),
+    }
+}
+
+/// What a process sees at the path of a read-only bind is read-only, whatever
+/// link leads there. Where the workspace itself is bound once more, the two may
+/// lie on one path.
+fn check_access(
+    mount: &Mount,
+    source: &str,
+    mounts: &MountSet,
+    inside: &OwnedFd,
+) -> Result<(), VerifyError> {
+    let is_same =
+        |other: &Mount| matches!(&other.kind, MountKind::Bind { source: own, .. } if own == source);
+    if mounts
+        .iter()
+        .any(|other| other.is_writable() && is_same(other))
+    {
+        return Ok(());
+    }
+    let flags = rustix::fs::fstatvfs(inside).map(|volume| volume.f_flag);
+    match flags {
+        Ok(flags) if flags.contains(READ_ONLY_FLAGS) => Ok(()),
+        Ok(_) => fail(
+            "mount flags",
+            format!(
+                "{:?} is not seen read-only, nosuid and nodev inside",
+                mount.path
+            ),
+        ),
+        Err(error) => fail(
+            "mount flags",
+            format!("{:?} cannot be looked at: {error}", mount.path),
         ),
     }
 }
@@ -598,13 +633,31 @@ fn check_system_paths(table: &[Entry]) -> Result<(), VerifyError> {
     Ok(())
 }
 
-/// Whether another mount of the set has the same source.
+/// Whether the set shows the same in a second place: a bind of the same
+/// source, or a like tmpfs under the other name of the workspace.
 fn is_alias(mount: &Mount, mounts: &[&Mount]) -> bool {
     mounts.iter().any(|other| match (&other.kind, &mount.kind) {
         (MountKind::Bind { source: a, .. }, MountKind::Bind { source: b, .. }) => {
             a == b && other.path != mount.path
         }
+        (MountKind::Tmpfs { .. }, MountKind::Tmpfs { .. }) => {
+            other.path != mount.path && other.kind == mount.kind && lie_alike(mount, other, mounts)
+        }
         _ => false,
+    })
+}
+
+/// Whether both have the same path below two binds of one source.
+fn lie_alike(a: &Mount, b: &Mount, mounts: &[&Mount]) -> bool {
+    let rest = |mount: &Mount, above: &Mount| {
+        let is_bind = matches!(above.kind, MountKind::Bind { .. });
+        let rest = Path::new(&mount.path).strip_prefix(&above.path).ok();
+        rest.filter(|_| is_bind).map(Path::to_owned)
+    };
+    mounts.iter().any(|first| {
+        let mut seconds = mounts.iter().filter(|second| second.kind == first.kind);
+        rest(a, first)
+            .is_some_and(|path| seconds.any(|second| rest(b, second).as_ref() == Some(&path)))
     })
 }
 
@@ -783,6 +836,44 @@ mod tests {
         ] {
             assert!(!is_usual(line), "{line}");
         }
+    }
+
+    #[test]
+    fn tmpfs_under_both_names_of_the_workspace_is_one() {
+        use crate::policy::mounts::{Access, Origin};
+        let bind = |path| Mount::bind(path, "/w", Access::ReadWrite, Origin::Workspace);
+        let tmpfs = |path, size| Mount::tmpfs(path, size, Origin::Base);
+        let mounts = [
+            bind("/w"),
+            bind("/a"),
+            tmpfs("/w/t", 1),
+            tmpfs("/a/t", 1),
+            tmpfs("/a/u", 1),
+            tmpfs("/w/v", 1),
+            tmpfs("/a/v", 2),
+        ];
+        let mounts: Vec<&Mount> = mounts.iter().collect();
+        let alias = |path: &str| {
+            let mount = mounts.iter().find(|mount| mount.path == path);
+            is_alias(mount.unwrap(), &mounts)
+        };
+        assert!(alias("/a/t") && alias("/w/t") && alias("/a"));
+        assert!(!alias("/a/u") && !alias("/a/v") && !alias("/w/v"));
+    }
+
+    /// The root of this host, where a directory of the test stands for a bind.
+    #[test]
+    fn read_only_bind_that_is_seen_writable_is_found() {
+        use crate::policy::mounts::{Access, Origin};
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().to_str().unwrap();
+        let seen = OwnedFd::from(std::fs::File::open(path).unwrap());
+        let bind = |access| Mount::bind(path, "/s", access, Origin::Base);
+        let read_only = bind(Access::ReadOnly);
+        let set = |mount| MountSet::merge(vec![mount]);
+        let check = |mounts| check_access(&read_only, "/s", &mounts, &seen);
+        assert!(check(set(read_only.clone())).is_err());
+        assert!(check(set(bind(Access::ReadWrite))).is_ok());
     }
 
     #[test]
