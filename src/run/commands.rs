@@ -207,35 +207,37 @@ impl ControlPlane {
             retry: None,
             notices: Vec::new(),
         };
-        let handed_over = self.hand_over(&job.cgroup, &spawn, &plumbing.theirs);
-        if let Err(error) = handed_over {
-            job.cgroup.remove();
-            return Err(cannot("hand the command to pid 1")(error));
-        }
+        // Watched and timed before it can begin.
+        let fds = packet_fds(&job.cgroup, &plumbing.theirs).map_err(cannot("hand it over"))?;
         let retry = Retry {
-            spawn,
+            spawn: spawn.clone(),
             fds: plumbing.theirs,
         };
         self.begin_job(job, retry)?;
+        if let Err(error) = self.hand_over(spawn, fds) {
+            self.drop_job(id);
+            return Err(cannot("hand the command to pid 1")(error));
+        }
         self.flush_channel();
         self.prepare_next();
         Ok(())
     }
 
-    pub(crate) fn hand_over(
-        &mut self,
-        cgroup: &CommandCgroup,
-        spawn: &Spawn,
-        theirs: &[OwnedFd],
-    ) -> io::Result<()> {
-        let mut fds = vec![cgroup.open_procs()?];
-        for fd in theirs {
-            fds.push(fd.try_clone()?);
-        }
+    /// Queues the packet that has pid 1 start the command.
+    pub(crate) fn hand_over(&mut self, spawn: Spawn, fds: Vec<OwnedFd>) -> io::Result<()> {
         match &mut self.channel {
-            Some(channel) => channel.push(&ToInit::Spawn(spawn.clone()), fds),
+            Some(channel) => channel.push(&ToInit::Spawn(spawn), fds),
             None => Err(io::Error::from(io::ErrorKind::NotConnected)),
         }
+    }
+
+    /// Forgets a command that nothing was started for.
+    pub(crate) fn drop_job(&mut self, id: u64) -> Option<Job> {
+        let mut job = self.jobs.remove(&id)?;
+        self.unset_timers(id);
+        self.close_output(&mut job);
+        job.cgroup.remove();
+        Some(job)
     }
 
     fn begin_job(&mut self, mut job: Job, retry: Retry) -> Result<(), ApiError> {
@@ -293,6 +295,15 @@ impl ControlPlane {
 /// What is kept of a command while it runs: no more than the journal takes.
 fn shown(command: &str) -> String {
     journal::cut(command).to_owned()
+}
+
+/// The descriptors of a `Spawn` packet, in the order of its type.
+pub(crate) fn packet_fds(cgroup: &CommandCgroup, theirs: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
+    let mut fds = vec![cgroup.open_procs()?];
+    for fd in theirs {
+        fds.push(fd.try_clone()?);
+    }
+    Ok(fds)
 }
 
 /// A command text that is too long for an argument or for a packet, in a

@@ -213,6 +213,9 @@ impl Connection {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Any process of the user can bring this about. The one
+                // terminal is lost, not the connection.
+                Err(error) if is_too_many_refs(&error) && !fds.is_empty() => self.drop_front_fds(),
                 Err(error) => return Err(error),
             }
         }
@@ -222,9 +225,19 @@ impl Connection {
         Ok(())
     }
 
+    fn drop_front_fds(&mut self) {
+        if let Some((_, fds)) = self.queue.front_mut() {
+            fds.clear();
+        }
+    }
+
     pub(crate) fn is_flushed(&self) -> bool {
         self.queue.is_empty()
     }
+}
+
+fn is_too_many_refs(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::TOOMANYREFS.raw_os_error())
 }
 
 #[cfg(test)]

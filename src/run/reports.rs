@@ -9,6 +9,7 @@ use rustix::fs::FileType;
 
 use crate::api::{ApiError, ErrorKind, Event};
 use crate::init::wire::{ExitStatus, Stage};
+use crate::run::commands::packet_fds;
 use crate::run::control_plane::ControlPlane;
 use crate::run::job::{DRAIN, EndReason, Job, JobStdio, Retry};
 use crate::run::journal::{End, Record};
@@ -58,12 +59,7 @@ impl ControlPlane {
         {
             return self.make_room_for(id);
         }
-        let Some(mut job) = self.jobs.remove(&id) else {
-            return;
-        };
-        self.unset_timers(id);
-        self.close_output(&mut job);
-        job.cgroup.remove();
+        let Some(job) = self.drop_job(id) else { return };
         let error = self.spawn_error(&job, stage, errno);
         self.journal.append(&Record {
             client: &job.client,
@@ -114,11 +110,7 @@ impl ControlPlane {
         let Some(Retry { spawn, fds }) = job.retry.take() else {
             return;
         };
-        let Some(job) = self.jobs.remove(&id) else {
-            return;
-        };
-        let handed_over = self.hand_over(&job.cgroup, &spawn, &fds);
-        self.jobs.insert(id, job);
+        let handed_over = packet_fds(&job.cgroup, &fds).and_then(|fds| self.hand_over(spawn, fds));
         if let Err(error) = handed_over {
             log::warn!("cannot start command {id} again: {error}");
             self.job_failed(id, Stage::Message, rustix::io::Errno::IO.raw_os_error());
