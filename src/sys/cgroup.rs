@@ -125,8 +125,8 @@ fn levels(cgroup: &Path) -> impl Iterator<Item = &Path> {
         .take_while(|level| *level != Path::new(ROOT))
 }
 
-/// Counters of a flat keyed file (`memory.events`, `cgroup.events`). It is
-/// kept open: it is read after every command.
+/// Counters of a flat keyed file (`memory.events`, `cgroup.events`), or a
+/// single one (`pids.current`). It is kept open: it is read for every command.
 #[derive(Debug)]
 pub(crate) struct Events {
     /// None where the kernel has no such file: then nothing is ever counted.
@@ -145,14 +145,23 @@ impl Events {
     /// The value of `key`; 0 once the cgroup is gone.
     pub(crate) fn count(&self, key: &str) -> u64 {
         let mut buffer = [0; 512];
-        let read = |file: &File| file.read_at(&mut buffer, 0);
-        let length = self.file.as_ref().map_or(Ok(0), read).unwrap_or_default();
-        let text =
-            std::str::from_utf8(buffer.get(..length).unwrap_or_default()).unwrap_or_default();
+        let text = self.read(&mut buffer);
         let value = text
             .lines()
             .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
         value.and_then(|value| value.parse().ok()).unwrap_or(0)
+    }
+
+    /// The number that is the whole of it.
+    pub(crate) fn value(&self) -> Option<u64> {
+        self.read(&mut [0; 32]).trim().parse().ok()
+    }
+
+    /// Empty once the cgroup is gone.
+    fn read<'a>(&self, buffer: &'a mut [u8]) -> &'a str {
+        let read = |file: &File| file.read_at(buffer, 0);
+        let length = self.file.as_ref().map_or(Ok(0), read).unwrap_or_default();
+        std::str::from_utf8(buffer.get(..length).unwrap_or_default()).unwrap_or_default()
     }
 }
 
@@ -259,5 +268,8 @@ mod tests {
         assert_eq!((events.count("oom_kill"), events.count("oom")), (2, 3));
         assert_eq!(events.count("low"), 0);
         assert_eq!(Events::open(dir.path(), "missing").count("low"), 0);
+        std::fs::write(dir.path().join("pids.current"), "17\n").unwrap();
+        assert_eq!(Events::open(dir.path(), "pids.current").value(), Some(17));
+        assert_eq!(Events::open(dir.path(), "missing").value(), None);
     }
 }

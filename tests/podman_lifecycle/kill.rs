@@ -45,7 +45,6 @@ fn clock() -> u64 {
 
 #[derive(Debug, Clone, Copy)]
 enum Victim {
-    ControlPlane,
     /// `podman run`.
     Podman,
     Conmon,
@@ -56,7 +55,6 @@ enum Victim {
 impl Victim {
     fn pids(self, run: &Run<'_>) -> Vec<u32> {
         match self {
-            Victim::ControlPlane => vec![run.pid()],
             Victim::Podman => processes(run.place, "podman run"),
             Victim::Conmon => processes(run.place, "/usr/bin/conmon"),
             Victim::Init => inits(run.place),

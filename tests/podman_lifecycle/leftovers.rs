@@ -76,7 +76,7 @@ fn container_without_our_labels_is_left_alone_and_named() {
     assert!(left.len() == 1 && left[0].contains(&id), "{left:?}");
     let log = run.log();
     assert!(log.contains(&place.name()), "{log}");
-    assert!(log.contains("without umwelt's labels"), "{log}");
+    assert!(log.contains("belongs to another container"), "{log}");
     assert!(log.contains("hint: "), "{log}");
     assert_gone(&place, SOON);
 }

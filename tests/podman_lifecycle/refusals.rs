@@ -289,10 +289,9 @@ fn missing_podman_is_told() {
         .arg("--workspace")
         .arg(&place.workspace);
     output(&mut mcp_like);
-    let refused = crate::podman_common::wait_for("the end", Duration::from_secs(10), || {
+    crate::podman_common::wait_for("the end", Duration::from_secs(10), || {
         (!place.socket().exists()).then_some(())
     });
-    assert_eq!(refused, ());
 }
 
 #[test]
