@@ -342,7 +342,7 @@ fn start_with_edited_podman(edit: &str) -> String {
     );
     place.options.env.push(("PATH", path));
     let mut child = place.spawn();
-    let status = wait_for("the end of umwelt-run", PATIENCE, || {
+    let status = wait_for("the end of umwelt-run", 3 * PATIENCE, || {
         child.try_wait().unwrap()
     });
     assert_eq!(status.code(), Some(1), "{}", place.log());
