@@ -316,7 +316,7 @@ fn shipped_masks_hide_what_they_name_in_a_home() {
 }
 
 /// A podman before the real one that changes the arguments of `run` by `edit`,
-/// a sed script for one argument at a time. What `umwelt-run` said.
+/// a sed script with a line for each of them. What `umwelt-run` said.
 fn start_with_edited_podman(edit: &str) -> String {
     let mut place = tree();
     let real = std::env::var("PATH")
@@ -328,9 +328,10 @@ fn start_with_edited_podman(edit: &str) -> String {
     let wrapper = place.path().join("bin/podman");
     let script = format!(
         "#!/bin/bash\n\
-         args=()\n\
-         for arg; do arg=$(sed -E '{edit}' <<<\"$arg\"); [[ -n $arg ]] && args+=(\"$arg\"); done\n\
-         [[ $1 == run ]] && set -- \"${{args[@]}}\"\n\
+         if [[ $1 == run ]]; then\n\
+         mapfile -t args < <(printf '%s\\n' \"$@\" | sed -E '{edit}')\n\
+         set -- \"${{args[@]}}\"\n\
+         fi\n\
          exec {real:?} \"$@\"\n"
     );
     write(&wrapper, &script);
