@@ -149,7 +149,7 @@ for path in ["/x", "/usr/x", "/etc/x", "/run/x", "/var/x", "/dev/x", "/opt/x", "
     attempt("create " + path, lambda: os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)))
 for path in ["/run/umwelt/umwelt-init", "/etc/hosts", "/etc/passwd", "/etc/group", "/etc/hostname", "/etc/resolv.conf", "/proc/sys/kernel/hostname",
              "/proc/sys/kernel/core_pattern", "/proc/sys/net/ipv4/ip_forward", "/proc/sysrq-trigger", "/sys/fs/cgroup/cgroup.procs",
-             "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/pids.max", "/sys/kernel/profiling", "/run/.containerenv", "/proc/self/uid_map", "/proc/1/attr/current"]:
+             "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/pids.max", "/sys/kernel/profiling", "/run/.containerenv", "/proc/self/uid_map"]:
     attempt("write " + path, lambda: os.close(os.open(path, os.O_WRONLY)))
 for path in ["/run/umwelt/umwelt-init", "/etc/hosts", "/run/umwelt"]:
     attempt("rename " + path, lambda: os.rename(path, path + "x"))
