@@ -14,8 +14,6 @@ use crate::podman_common::{Client, Options, PATIENCE, host, wait_for};
 use crate::run::send;
 use crate::traces::{assert_gone, assert_no_orphan, containers};
 
-const SOON: Duration = Duration::from_secs(10);
-
 fn place() -> Option<Place> {
     host::qualifies().then(|| Place::new(Options::default()))
 }
@@ -65,10 +63,10 @@ impl<'a> Launched<'a> {
     }
 
     fn assert_ends(&self) {
-        wait_for("the launched control plane to end", SOON, || {
+        wait_for("the launched control plane to end", PATIENCE, || {
             (!self.is_alive()).then_some(())
         });
-        assert_gone(self.place, SOON);
+        assert_gone(self.place);
     }
 }
 
@@ -277,7 +275,9 @@ fn mcp_server_gets_over_a_killed_control_plane() {
     drop(asking);
     assert_ne!(first.pid, second.pid);
     mcp.stdin = None;
-    let status = wait_for("umwelt-mcp to end", SOON, || mcp.child.try_wait().unwrap());
+    let status = wait_for("umwelt-mcp to end", PATIENCE, || {
+        mcp.child.try_wait().unwrap()
+    });
     assert_eq!((status.code(), status.signal()), (Some(0), None));
     second.assert_ends();
 }
@@ -294,7 +294,7 @@ fn launch_after_a_kill_works() {
             client.call("list", json!({})).unwrap();
         }
         send(launched.pid, Signal::KILL);
-        wait_for("the end", SOON, || (!launched.is_alive()).then_some(()));
+        wait_for("the end", PATIENCE, || (!launched.is_alive()).then_some(()));
     }
     assert_eq!(Launcher::begin(&place).report(), json!({"listening": true}));
     let mut client = Client::connect_holding(&place.socket());

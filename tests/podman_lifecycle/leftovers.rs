@@ -9,8 +9,6 @@ use crate::podman_common::{Options, PATIENCE, host, wait_for};
 use crate::run::{Run, send};
 use crate::traces::{assert_gone, containers, processes};
 
-const SOON: Duration = Duration::from_secs(10);
-
 fn place() -> Option<Place> {
     host::qualifies().then(|| Place::new(Options::default()))
 }
@@ -56,7 +54,7 @@ fn everything_of_an_earlier_life_is_swept() {
     let now = containers(&place);
     assert!(now.len() == 1 && !now[0].contains(&old), "{now:?}");
     run.stop();
-    assert_gone(&place, SOON);
+    assert_gone(&place);
 }
 
 #[test]
@@ -78,7 +76,7 @@ fn container_without_our_labels_is_left_alone_and_named() {
     assert!(log.contains(&place.name()), "{log}");
     assert!(log.contains("belongs to another container"), "{log}");
     assert!(log.contains("hint: "), "{log}");
-    assert_gone(&place, SOON);
+    assert_gone(&place);
 }
 
 /// podman that is killed between making the storage of a container and
@@ -92,7 +90,7 @@ fn half_made_container_is_swept() {
     while half_made.is_empty() {
         assert!(Instant::now() < end, "no container was left half made");
         let mut run = Run::begin(&place);
-        wait_for("podman", SOON, || {
+        wait_for("podman", PATIENCE, || {
             processes(&place, "podman run").first().copied()
         });
         // The name is in the storage's list from the first moment on.
@@ -114,7 +112,7 @@ fn half_made_container_is_swept() {
     }
     let mut run = Run::ready(&place);
     run.stop();
-    assert_gone(&place, SOON);
+    assert_gone(&place);
 }
 
 /// The storage's list of containers that are removed with the machine's end,

@@ -26,3 +26,4 @@ mod stop;
 mod traces;
 mod verify;
 mod watchdog;
+mod wrapper;

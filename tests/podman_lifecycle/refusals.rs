@@ -5,12 +5,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::json;
 
 use crate::podman_common::sandbox::{CONFIG, Place};
-use crate::podman_common::{Client, Options, host};
+use crate::podman_common::{Client, Options, PATIENCE, host, wait_for};
 use crate::run::{Run, output};
 use crate::traces::assert_gone;
 
@@ -84,6 +83,10 @@ fn unusable_workspaces_are_refused_by_name() {
         std::fs::create_dir(&path).unwrap();
         assert_workspace_refused(&place, &path, &["cannot use", word]);
     }
+    let shared = place.path().join("shared");
+    std::fs::create_dir(&shared).unwrap();
+    std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    assert_workspace_refused(&place, &shared, &["it is shared with other users"]);
     let file = place.path().join("file");
     std::fs::write(&file, "").unwrap();
     assert_workspace_refused(&place, &file, &["it is not a directory"]);
@@ -100,20 +103,33 @@ fn current_directory_that_is_refused_needs_a_fallback() {
     let fallback = place.workspace.to_str().unwrap();
     let config = format!("fallback_workspace = \"{fallback}\"\n{CONFIG}");
     std::fs::write(place.path().join("config/umwelt/umwelt.toml"), config).unwrap();
-    let mut command = place.command();
-    let mut child = command.current_dir(&home).spawn().unwrap();
-    let mut client = crate::podman_common::wait_for("the socket", Duration::from_secs(20), || {
+    let list = list_of(&place, place.command().current_dir(&home));
+    assert_eq!(list["workspace"], fallback, "{list}");
+    let notice = list["notices"][0].as_str().unwrap();
+    assert!(notice.contains(home.to_str().unwrap()), "{notice}");
+    assert!(notice.contains("fallback workspace"), "{notice}");
+    assert_gone(&place);
+}
+
+/// Starts a control plane, asks it for its list, and ends it.
+fn list_of(place: &Place, command: &mut Command) -> serde_json::Value {
+    let mut child = command.spawn().expect("umwelt-run");
+    let mut client = wait_for("the socket", PATIENCE, || {
+        assert_eq!(child.try_wait().unwrap(), None, "umwelt-run ended");
         let socket = place.socket();
         socket.exists().then(|| Client::connect(&socket))
     });
     let list = client.call("list", json!({})).unwrap();
     client.call("shutdown", json!({})).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert_eq!(list["workspace"], fallback, "{list}");
-    let notice = list["notices"][0].as_str().unwrap();
-    assert!(notice.contains(home.to_str().unwrap()), "{notice}");
-    assert!(notice.contains("fallback workspace"), "{notice}");
-    assert_gone(&place, Duration::from_secs(10));
+    list
+}
+
+#[test]
+fn runtime_directory_of_the_user_is_found_without_its_variable() {
+    let Some(place) = place() else { return };
+    let list = list_of(&place, command(&place).env_remove("XDG_RUNTIME_DIR"));
+    assert_eq!(list["workspace"], place.workspace.to_str().unwrap());
 }
 
 #[test]
@@ -159,11 +175,6 @@ fn bad_usage_is_status_2() {
 fn runtime_directory_must_be_there_and_private() {
     let Some(place) = place() else { return };
     let name = "XDG_RUNTIME_DIR";
-    assert_refused(
-        command(&place).env_remove(name),
-        2,
-        &[name, "not set", "hint: "],
-    );
     assert_refused(
         command(&place).env(name, "relative"),
         2,
@@ -268,7 +279,7 @@ fn missing_image_is_named_with_the_command_that_builds_it() {
         "podman build -t nosuch/thing:7",
     ];
     assert_refused(&mut command(&place), 1, &words);
-    assert_gone(&place, Duration::from_secs(10));
+    assert_gone(&place);
 }
 
 #[test]
@@ -277,21 +288,20 @@ fn missing_podman_is_told() {
     let words = ["cannot start podman", "hint: install podman"];
     assert_refused(command(&place).env("PATH", place.path()), 1, &words);
     assert!(!place.socket().exists());
-    // Whoever waits for a launched one is told the same.
-    let place = Place::new(Options {
+    let launched = Place::new(Options {
         launched: true,
-        env: vec![("PATH", place.path().to_str().unwrap().to_owned())],
         ..Options::default()
     });
-    let mut mcp_like = place.command();
-    mcp_like
-        .arg("--detach")
-        .arg("--workspace")
-        .arg(&place.workspace);
-    output(&mut mcp_like);
-    crate::podman_common::wait_for("the end", Duration::from_secs(10), || {
-        (!place.socket().exists()).then_some(())
+    let report = output(
+        command(&launched)
+            .arg("--detach")
+            .env("PATH", launched.path()),
+    );
+    assert_eq!(report.stdout, b"{\"listening\":true}\n");
+    wait_for("the launched one to end", PATIENCE, || {
+        (!launched.socket().exists()).then_some(())
     });
+    assert_gone(&launched);
 }
 
 #[test]

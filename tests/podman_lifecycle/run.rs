@@ -84,14 +84,14 @@ impl<'a> Run<'a> {
     pub(crate) fn kill(&mut self) {
         if self.try_ended().is_none() {
             self.signal(Signal::KILL);
-            self.wait_ended(Duration::from_secs(10));
+            self.wait_ended(PATIENCE);
         }
     }
 
     /// SIGTERM, and an end without complaint.
     pub(crate) fn stop(&mut self) {
         self.signal(Signal::TERM);
-        let status = self.wait_ended(Duration::from_secs(30));
+        let status = self.wait_ended(PATIENCE);
         assert_eq!(status.code(), Some(0), "{}", self.log());
     }
 }

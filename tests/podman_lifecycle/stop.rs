@@ -6,11 +6,9 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::podman_common::sandbox::Place;
-use crate::podman_common::{Client, Options, host, wait_for};
+use crate::podman_common::{Client, Options, PATIENCE, host, wait_for};
 use crate::run::Run;
 use crate::traces::assert_gone;
-
-const SOON: Duration = Duration::from_secs(10);
 
 /// A sandbox with a saved output, a background process and a running command.
 struct Busy {
@@ -24,7 +22,7 @@ impl Busy {
         let mut client = run.client();
         client.output("seq 100000; setsid sleep 86400 >/dev/null 2>&1 &");
         let request = client.start(&format!("touch running; {command}"));
-        wait_for("the command to run", SOON, || {
+        wait_for("the command to run", PATIENCE, || {
             run.place.workspace.join("running").exists().then_some(())
         });
         Busy { client, request }
@@ -57,8 +55,8 @@ fn assert_signal_ends_all(signal: Signal) {
     assert!(place.state().join("output").exists());
     run.signal(signal);
     assert_eq!(busy.answer()["ended"], "lost");
-    assert_eq!(run.wait_ended(SOON).code(), Some(0), "{}", run.log());
-    assert_gone(&place, SOON);
+    assert_eq!(run.wait_ended(PATIENCE).code(), Some(0), "{}", run.log());
+    assert_gone(&place);
     assert!(!scope.exists(), "{scope:?} is left");
 }
 
@@ -85,14 +83,22 @@ fn shutdown_is_answered_when_the_sandbox_is_gone() {
         .unwrap_err();
     assert_eq!(refused["kind"], "stopping", "{refused}");
     assert_eq!(client.answer(shutdown), Ok(json!({})));
-    assert_eq!(run.wait_ended(SOON).code(), Some(0), "{}", run.log());
-    assert_gone(&place, SOON);
+    assert_eq!(run.wait_ended(PATIENCE).code(), Some(0), "{}", run.log());
+    assert_gone(&place);
 }
 
+/// The first one alone gives a command two seconds. A busy machine may take
+/// longer than that for anything, now and then.
 #[test]
 fn second_sigterm_does_not_wait_for_the_command() {
     let Some(place) = place() else { return };
-    let mut run = Run::ready(&place);
+    let waits: Vec<Duration> = (0..3).map(|_| time_of_two_sigterms(&place)).collect();
+    let hurried = |wait: &Duration| *wait < Duration::from_millis(1900);
+    assert!(waits.iter().any(hurried), "{waits:?}");
+}
+
+fn time_of_two_sigterms(place: &Place) -> Duration {
+    let mut run = Run::ready(place);
     let stubborn = "trap '' TERM; while :; do sleep 0.05; done";
     let mut busy = Busy::start(&run, stubborn);
     let asked = Instant::now();
@@ -100,11 +106,11 @@ fn second_sigterm_does_not_wait_for_the_command() {
     std::thread::sleep(Duration::from_millis(300));
     run.signal(Signal::TERM);
     assert_eq!(busy.answer()["ended"], "lost");
-    // The first one alone gives it two seconds.
     let waited = asked.elapsed();
-    assert!(waited < Duration::from_millis(1900), "{waited:?}");
-    assert_eq!(run.wait_ended(SOON).code(), Some(0), "{}", run.log());
-    assert_gone(&place, SOON);
+    assert_eq!(run.wait_ended(PATIENCE).code(), Some(0), "{}", run.log());
+    assert_gone(place);
+    drop(std::fs::remove_file(place.workspace.join("running")));
+    waited
 }
 
 #[test]
@@ -125,7 +131,7 @@ fn sigterm_in_the_middle_of_a_start_leaves_nothing() {
         let mut run = Run::begin(&place);
         std::thread::sleep(Duration::from_millis(delay));
         run.signal(Signal::TERM);
-        let status = run.wait_ended(Duration::from_secs(20));
+        let status = run.wait_ended(PATIENCE);
         // Before it watches for signals it is simply ended by one.
         let by_signal = std::os::unix::process::ExitStatusExt::signal(&status) == Some(15);
         assert!(
@@ -134,6 +140,6 @@ fn sigterm_in_the_middle_of_a_start_leaves_nothing() {
             run.log()
         );
     }
-    assert_gone(&place, SOON);
+    assert_gone(&place);
     Run::ready(&place).stop();
 }

@@ -1,71 +1,20 @@
 //! Verification finds each weakening that podman's flags could undergo. A
 //! wrapper in the place of podman changes one of them.
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::time::Duration;
-
-use crate::podman_common::sandbox::Place;
-use crate::podman_common::{Options, applet, host};
+use crate::podman_common::host;
 use crate::run::Run;
 use crate::traces::assert_gone;
+use crate::wrapper::place_with;
 
 /// One weakening, and the words of the check that must find it.
 struct Case {
-    /// Lines of a bash `case` on each word after `podman run`. A word that no
-    /// pattern matches is kept; `keep WORD…` keeps others in its place.
+    /// As `place_with` takes it, for `podman run`.
     change: &'static str,
     expected: &'static str,
 }
 
 const fn case(change: &'static str, expected: &'static str) -> Case {
     Case { change, expected }
-}
-
-/// Where podman really is.
-fn podman() -> PathBuf {
-    let path = std::env::var_os("PATH").expect("PATH");
-    std::env::split_paths(&path)
-        .map(|dir| dir.join("podman"))
-        .find(|file| file.exists())
-        .expect("podman")
-}
-
-/// A place where podman means a wrapper that makes this change. Beside it lie
-/// the directory `other` and the file `program`, a copy of umwelt.
-fn place_with(change: &str) -> Place {
-    let mut place = Place::new(Options::default());
-    let bin = place.path().join("bin");
-    std::fs::create_dir(&bin).unwrap();
-    std::fs::create_dir(place.path().join("other")).unwrap();
-    std::fs::copy(applet("").get_program(), place.path().join("program")).unwrap();
-    let text = format!(
-        r#"#!/bin/bash
-real={real}
-here={here}
-[[ $1 == run ]] || exec "$real" "$@"
-words=()
-keep() {{ words+=("$@"); }}
-# keep_with SED: the word, edited.
-keep_with() {{ keep "$(sed "$1" <<<"$word")"; }}
-for word in "$@"; do
-    case $word in
-        {change}
-        *) keep "$word" ;;
-    esac
-done
-exec "$real" "${{words[@]}}"
-"#,
-        real = podman().display(),
-        here = place.path().display(),
-    );
-    let wrapper = bin.join("podman");
-    std::fs::write(&wrapper, text).unwrap();
-    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let path = std::env::var("PATH").unwrap();
-    let path = format!("{}:{path}", bin.display());
-    place.options.env.push(("PATH", path));
-    place
 }
 
 /// Each start must fail, name the check, and leave no container.
@@ -75,7 +24,7 @@ fn assert_found(cases: &[Case]) {
     }
     let mut missed = Vec::new();
     for Case { change, expected } in cases {
-        let place = place_with(change);
+        let place = place_with("run", change);
         let mut run = Run::begin(&place);
         match run.wait_ready() {
             Ok(()) => missed.push(format!("{change}: the sandbox is ready")),
@@ -85,7 +34,7 @@ fn assert_found(cases: &[Case]) {
                 if status.code() != Some(1) || !log.contains(expected) {
                     missed.push(format!("{change}: {status}, no {expected:?} in {log}"));
                 }
-                assert_gone(&place, Duration::from_secs(10));
+                assert_gone(&place);
             }
         }
     }
@@ -97,7 +46,7 @@ fn wrapper_that_changes_nothing_is_fine() {
     if !host::qualifies() {
         return;
     }
-    let place = place_with("--nothing) ;;");
+    let place = place_with("run", "--nothing) ;;");
     Run::ready(&place).stop();
 }
 

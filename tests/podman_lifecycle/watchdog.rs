@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::podman_common::{Client, Options, Sandbox, host, wait_for};
+use crate::podman_common::{Client, Options, PATIENCE, Sandbox, host, wait_for};
 use crate::run::send;
 use crate::traces::{containers, processes};
-
-const SOON: Duration = Duration::from_secs(10);
 
 /// A command that runs; the id of its request.
 fn start_running(sandbox: &Sandbox, client: &mut Client) -> u64 {
     let flag: PathBuf = sandbox.workspace().join("running");
     drop(std::fs::remove_file(&flag));
     let request = client.start("touch running; sleep 86400");
-    wait_for("the command to run", SOON, || flag.exists().then_some(()));
+    wait_for("the command to run", PATIENCE, || {
+        flag.exists().then_some(())
+    });
     request
 }
 
@@ -39,12 +39,9 @@ fn dead_sandbox_is_told_of_at_once_and_comes_back_slower_each_time() {
         send(sandbox.init_pid(), Signal::KILL);
         let answer = client.answer(running).unwrap();
         assert_eq!(answer["ended"], "lost", "{answer}");
-        // The regular look comes every five seconds, a cleanup takes one.
-        assert!(
-            killed.elapsed() < Duration::from_secs(1),
-            "{:?}",
-            killed.elapsed()
-        );
+        // The regular look comes every five seconds only.
+        let told = killed.elapsed();
+        assert!(told < Duration::from_secs(2), "told after {told:?}");
         // Waits until it is back.
         assert_eq!(client.output("echo again"), "again\n");
         assert!(killed.elapsed() >= Duration::from_secs(pause), "no pause");
@@ -69,16 +66,14 @@ fn state_is_restarting_while_it_waits_and_a_stop_does_not() {
     for _ in 0..2 {
         client.output("true");
         send(sandbox.init_pid(), Signal::KILL);
-        wait_for("the death to be seen", SOON, || {
+        wait_for("the death to be seen", PATIENCE, || {
             (sandbox.status()["state"] == "restarting").then_some(())
         });
     }
     // In the pause before the second new one.
     let waiting = client.send("shell", json!({"command": "true"}));
-    let asked = Instant::now();
     sandbox.end_and_check();
     assert_eq!(client.answer(waiting).unwrap_err()["kind"], "stopping");
-    assert!(asked.elapsed() < Duration::from_secs(20));
 }
 
 #[test]
