@@ -1,10 +1,17 @@
 //! Bytes of a stream -> lines of bounded length. Pure.
 
+/// Memory that is kept for the next lines; more goes once it is not needed.
+const KEEP: usize = 64 << 10;
+
 /// Collects a stream into lines that end with LF; no other byte separates.
 #[derive(Debug)]
 pub(crate) struct LineBuffer {
     pending: Vec<u8>,
-    /// How much of `pending` is known to hold no LF.
+    /// Where the first line begins that was not handed out yet. What is before
+    /// it goes all at once: to move the rest for each line would take time in
+    /// the square of the number of lines.
+    start: usize,
+    /// How much of `pending` is known to hold no further LF.
     scanned: usize,
     limit: usize,
     /// Inside a line that is too long: its bytes are thrown away until the LF.
@@ -22,14 +29,19 @@ impl LineBuffer {
     pub(crate) fn new(limit: usize) -> LineBuffer {
         LineBuffer {
             pending: Vec::new(),
+            start: 0,
             scanned: 0,
             limit,
             skipping: false,
         }
     }
 
-    /// Takes in bytes as they came; memory stays below the limit plus one read.
+    /// Takes in bytes as they came; memory stays below the limit plus one read
+    /// where all lines are taken out after each.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
+        if self.start > self.pending.len() / 2 {
+            self.compact();
+        }
         self.pending.extend_from_slice(bytes);
     }
 
@@ -39,6 +51,7 @@ impl LineBuffer {
         let rest = self.pending.get(self.scanned..).unwrap_or_default();
         let Some(found) = rest.iter().position(|byte| *byte == b'\n') else {
             self.scanned = self.pending.len();
+            self.compact();
             if self.skipping || self.pending.len() > self.limit {
                 self.skipping = true;
                 self.pending = Vec::new();
@@ -47,17 +60,34 @@ impl LineBuffer {
             return None;
         };
         let end = self.scanned + found;
-        let tail = self.pending.split_off(end + 1);
-        let mut line = std::mem::replace(&mut self.pending, tail);
-        self.scanned = 0;
-        line.pop();
+        let line = self.pending.get(self.start..end).unwrap_or_default();
+        self.start = end + 1;
+        self.scanned = self.start;
         if std::mem::take(&mut self.skipping) || line.len() > self.limit {
             return Some(Line::TooLong);
         }
-        if line.last() == Some(&b'\r') {
-            line.pop();
+        Some(Line::Complete(
+            line.strip_suffix(b"\r").unwrap_or(line).to_vec(),
+        ))
+    }
+
+    /// Whether a line has begun that is not complete. All complete ones must
+    /// have been taken out.
+    pub(crate) fn is_mid_line(&self) -> bool {
+        self.skipping || self.start < self.pending.len()
+    }
+
+    /// Lets go of the lines that were handed out, and of their memory.
+    fn compact(&mut self) {
+        if self.start == 0 {
+            return;
         }
-        Some(Line::Complete(line))
+        self.pending.drain(..self.start);
+        self.scanned -= self.start;
+        self.start = 0;
+        if self.pending.capacity() > KEEP {
+            self.pending.shrink_to(KEEP);
+        }
     }
 }
 
@@ -90,6 +120,31 @@ mod tests {
             assert_eq!(buffer.next_line(), None);
             assert!(buffer.pending.capacity() <= 256);
         }
+    }
+
+    #[test]
+    fn lines_are_taken_out_without_moving_the_rest() {
+        let mut buffer = LineBuffer::new(16);
+        buffer.push(&[b'\n'; 1 << 20]);
+        let place = |buffer: &LineBuffer| (buffer.pending.as_ptr(), buffer.pending.len());
+        let before = place(&buffer);
+        for _ in 0..1 << 20 {
+            assert_eq!(buffer.next_line(), Some(Line::Complete(Vec::new())));
+            assert_eq!(place(&buffer), before);
+        }
+        assert_eq!(buffer.next_line(), None);
+    }
+
+    #[test]
+    fn memory_of_a_line_goes_with_it() {
+        let mut buffer = LineBuffer::new(4 << 20);
+        buffer.push(&[b'x'; 4 << 20]);
+        buffer.push(b"\nrest");
+        assert_eq!(lines(&mut buffer).len(), 1);
+        assert!(buffer.is_mid_line() && buffer.pending.capacity() <= KEEP);
+        buffer.push(b"\n");
+        assert_eq!(lines(&mut buffer), [Line::Complete(b"rest".to_vec())]);
+        assert!(!buffer.is_mid_line());
     }
 
     #[test]

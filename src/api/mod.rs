@@ -14,6 +14,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// Part of [`ListReply`], as the configuration has it.
+pub(crate) use crate::config::Resources;
+
 /// Raised whenever a client of the old version could misread the new one.
 pub(crate) const API_VERSION: u32 = 1;
 /// Longest accepted line, in bytes, the newline not counted.
@@ -225,14 +228,6 @@ pub(crate) struct MountEntry {
     /// Why a masked path is hidden.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Resources {
-    /// Bytes.
-    pub(crate) memory: u64,
-    pub(crate) cpus: f64,
-    pub(crate) pids_limit: u64,
 }
 
 /// How a command ended; the three ways of not ending normally are kept apart.

@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::api::Resources;
 use crate::config::mask::{Mask, MaskTarget, check_reason};
 use crate::config::value::{expand_path, parse_size};
 use crate::config::{ConfigError, file};
@@ -26,6 +25,15 @@ pub(crate) struct Config {
     pub(crate) scratch: ScratchSizes,
     pub(crate) mounts: Vec<BaseMount>,
     pub(crate) masks: Vec<Mask>,
+}
+
+/// What all of a sandbox together may take. Also told to clients as it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Resources {
+    /// Bytes.
+    pub(crate) memory: u64,
+    pub(crate) cpus: f64,
+    pub(crate) pids_limit: u64,
 }
 
 /// Seconds.
@@ -118,12 +126,7 @@ enum MountKind {
 impl Config {
     /// Reads the user's base config; without one, the shipped values hold.
     pub(crate) fn load(dirs: &Dirs) -> Result<Config, ConfigError> {
-        let shipped = Reader {
-            path: Path::new("share/umwelt.toml"),
-            text: SHIPPED,
-            home: &dirs.home,
-        };
-        let shipped = shipped.read(None)?;
+        let shipped = Config::shipped(&dirs.home)?;
         let path = dirs.base_config();
         match file::load(&path)? {
             None => Ok(shipped),
@@ -134,6 +137,24 @@ impl Config {
             }
             .read(Some(shipped)),
         }
+    }
+
+    /// The masks at the end of the shipped file are read one by one: its whole
+    /// document would leave half a megabyte of heap to every `umwelt-mcp`.
+    fn shipped(home: &Path) -> Result<Config, ConfigError> {
+        let mut parts = SHIPPED.split("\n[[mask]]\n");
+        let reader = |text| Reader {
+            path: Path::new("share/umwelt.toml"),
+            text,
+            home,
+        };
+        let mut config = reader(parts.next().unwrap_or_default()).read(None)?;
+        for text in parts {
+            let reader = reader(text);
+            let raw = toml::from_str(text).map_err(|error| reader.syntax_error(&error))?;
+            config.masks = reader.masks(vec![raw], config.masks)?;
+        }
+        Ok(config)
     }
 }
 
@@ -150,6 +171,7 @@ impl Reader<'_> {
     /// of both hold.
     fn read(&self, base: Option<Config>) -> Result<Config, ConfigError> {
         let raw: Raw = toml::from_str(self.text).map_err(|error| self.syntax_error(&error))?;
+        let masks = base.as_ref().map(|b| b.masks.clone()).unwrap_or_default();
         let base = base.as_ref();
         let config = Config {
             image: self.value(
@@ -185,7 +207,7 @@ impl Reader<'_> {
                 .into_iter()
                 .map(|raw| self.mount(raw))
                 .collect::<Result<_, _>>()?,
-            masks: self.masks(raw.mask, base.map_or(&[], |b| b.masks.as_slice()))?,
+            masks: self.masks(raw.mask, masks)?,
         };
         Ok(config)
     }
@@ -291,8 +313,8 @@ impl Reader<'_> {
 
     /// The masks of `base` and those of the file. For the same path the later
     /// one counts; `hide = false` takes one away.
-    fn masks(&self, raw: Vec<RawMask>, base: &[Mask]) -> Result<Vec<Mask>, ConfigError> {
-        let mut masks = base.to_vec();
+    fn masks(&self, raw: Vec<RawMask>, base: Vec<Mask>) -> Result<Vec<Mask>, ConfigError> {
+        let mut masks = base;
         for raw in raw {
             let at = raw.path.span().start;
             let target = self.check("mask.path", raw.path, |text| {
@@ -438,13 +460,7 @@ mod tests {
 
     fn read(text: &str) -> Result<Config, String> {
         let home = Path::new("/home/u");
-        let shipped = Reader {
-            path: Path::new("share/umwelt.toml"),
-            text: SHIPPED,
-            home,
-        }
-        .read(None)
-        .unwrap();
+        let shipped = Config::shipped(home).unwrap();
         Reader {
             path: Path::new("/c/umwelt.toml"),
             text,

@@ -5,7 +5,7 @@ mod file;
 pub(crate) mod mask;
 mod value;
 
-pub(crate) use base::{BaseMount, Config};
+pub(crate) use base::{BaseMount, Config, Resources};
 pub(crate) use mask::{Mask, MaskTarget};
 
 use std::fmt;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use crate::api::Resources;
+use crate::config::Resources;
 use crate::podman::delegation::Delegated;
 use crate::policy::mounts::{Access, Cover, Mount, MountKind, MountSet};
 use crate::workspace::FileId;
@@ -45,7 +45,7 @@ pub(crate) struct ContainerSpec {
 }
 
 /// Flags that no configuration can change, each with its reason.
-const FLOOR: [&str; 25] = [
+const FLOOR: [&str; 28] = [
     "--detach",
     "--rm",
     // A missing image is an error with a hint, not a download.
@@ -73,6 +73,10 @@ const FLOOR: [&str; 25] = [
     "--sdnotify=ignore",
     "--systemd=false",
     "--restart=no",
+    // A containers.conf can turn these on.
+    "--privileged=false",
+    "--init=false",
+    "--env-host=false",
     "--ulimit=core=0:0",
     // Descriptors on their way through sockets are counted for the user, on
     // the host too (unix(7), ETOOMANYREFS): fewer here than a host process has.
@@ -235,6 +239,14 @@ mod tests {
         assert!(argv.contains(&"--cpus=1.5".to_owned()));
         assert_eq!(argv.last().unwrap(), "umwelt:latest");
         assert!(!argv.iter().any(|word| word.contains("label=disable")));
+    }
+
+    #[test]
+    fn what_a_containers_conf_can_turn_on_is_turned_off() {
+        let argv = argv(&spec(vec![]));
+        for name in ["privileged", "init", "env-host", "http-proxy"] {
+            assert!(argv.contains(&format!("--{name}=false")), "{name}");
+        }
     }
 
     #[test]

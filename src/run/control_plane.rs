@@ -4,7 +4,7 @@
 //! container), `handler` (requests), `commands`, `reports`, `output` and
 //! `ending` (what runs inside).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,13 +14,15 @@ use std::time::{Duration, Instant};
 use mio::Events;
 use rustix::net::sockopt;
 
-use crate::api::{ApiError, Call, ErrorKind, ListReply, State};
+use crate::api::{ApiError, ErrorKind, ListReply, State};
 use crate::config::Mask;
 use crate::error::Error;
+use crate::podman::PodmanError;
 use crate::podman::argv::ContainerSpec;
 use crate::policy::mounts::MountSet;
 use crate::run::channel::Channel;
 use crate::run::connection::{Connection, ReadState};
+use crate::run::discard::Discards;
 use crate::run::ending::Lingering;
 use crate::run::environment::GitIdentity;
 use crate::run::job::{EndReason, Job};
@@ -28,7 +30,9 @@ use crate::run::journal::Journal;
 use crate::run::lifecycle::Phase;
 use crate::run::poller::{Poller, Source, Timer};
 use crate::run::prepared::Prepared;
+use crate::run::saved::SavedOutputs;
 use crate::run::task::Task;
+use crate::run::waiting::WaitingQueue;
 use crate::run::watchdog::Backoff;
 use crate::workspace::{Names, Workspace};
 
@@ -40,6 +44,7 @@ const HELLO: Duration = Duration::from_secs(10);
 const FIRST_CLIENT: Duration = Duration::from_secs(60);
 /// How long the last answers may take to be read.
 const LEAVE: Duration = Duration::from_secs(1);
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 const MAX_CONNECTIONS: usize = 256;
 
 /// What does not change while the control plane lives.
@@ -64,15 +69,6 @@ pub(crate) struct Context {
     pub(crate) launched: bool,
 }
 
-/// A request that waits for the sandbox.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    pub(crate) connection: u64,
-    pub(crate) request: u64,
-    pub(crate) call: Call,
-    pub(crate) fds: Vec<OwnedFd>,
-}
-
 /// How the loop ends.
 #[derive(Debug)]
 pub(crate) enum Ending {
@@ -93,17 +89,20 @@ pub(crate) struct ControlPlane {
     /// Background processes of ended commands, oldest first.
     pub(crate) lingering: Vec<Lingering>,
     /// Pipes that ended commands left open: read, so that nobody blocks.
-    pub(crate) discarded: HashMap<u64, OwnedFd>,
+    pub(crate) discards: Discards,
+    pub(crate) saved: SavedOutputs,
     pub(crate) tasks: HashMap<u64, (Task, crate::run::lifecycle::TaskKind)>,
     pub(crate) phase: Phase,
     pub(crate) channel: Option<Channel>,
     /// Counts containers, connections, commands and tasks.
     next_id: u64,
     pub(crate) container: u64,
-    pub(crate) waiting: VecDeque<Waiting>,
+    pub(crate) waiting: WaitingQueue,
     /// Who asked for the shutdown: connection and request.
     pub(crate) shutdown_asked: Vec<(u64, u64)>,
     pub(crate) stopping: bool,
+    /// What could not be removed, for the report at the end.
+    pub(crate) teardown_errors: Vec<PodmanError>,
     ending: Option<Ending>,
     pub(crate) git: Option<GitIdentity>,
     pub(crate) journal: Journal,
@@ -144,15 +143,17 @@ impl ControlPlane {
             jobs: HashMap::new(),
             prepared: None,
             lingering: Vec::new(),
-            discarded: HashMap::new(),
+            discards: Discards::default(),
+            saved: SavedOutputs::default(),
             tasks: HashMap::new(),
             phase: Phase::Waiting,
             channel: None,
             next_id: 0,
             container: 0,
-            waiting: VecDeque::new(),
+            waiting: WaitingQueue::default(),
             shutdown_asked: Vec::new(),
             stopping: false,
+            teardown_errors: Vec::new(),
             ending: None,
             git: None,
             backoff: Backoff::default(),
@@ -207,6 +208,14 @@ impl ControlPlane {
         self.ending.is_some()
     }
 
+    /// Why the end is not a clean one.
+    pub(crate) fn failure(&self) -> Option<ApiError> {
+        match &self.ending {
+            Some(Ending::Failed(error)) => Some(error.into()),
+            _ => None,
+        }
+    }
+
     fn is_flushed(&self) -> bool {
         self.connections.values().all(Connection::is_flushed)
     }
@@ -242,6 +251,7 @@ impl ControlPlane {
             Timer::Settle(id) => self.settle_job(id),
             Timer::Drain(id) => self.finish_job(id),
             Timer::Respawn(id) => self.respawn(id),
+            Timer::Discard => self.discard_due(),
             Timer::Flush(id) => self.flush_stream(id),
             Timer::Hello(id) => self.hello_overdue(id),
             Timer::Task(id) => self.task_overdue(id),
@@ -249,6 +259,8 @@ impl ControlPlane {
             Timer::Restart => self.restart_due(),
             Timer::FirstClient => self.end_if_unused(),
             Timer::Backstop => self.backstop(),
+            Timer::Accept => self.accept(),
+            Timer::Channel => self.flush_channel(),
             Timer::Leave => self.connections.clear(),
         }
     }
@@ -293,7 +305,12 @@ impl ControlPlane {
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {
                 self.poller.again(Source::Listener);
             }
-            Err(error) => log::warn!("cannot accept a client: {error}"),
+            // It still waits, and raises no second event: no descriptors, or no
+            // memory, for the moment.
+            Err(error) => {
+                log::warn!("cannot accept a client: {error}");
+                self.poller.set(Timer::Accept, ACCEPT_AGAIN);
+            }
         }
     }
 
@@ -374,7 +391,7 @@ impl ControlPlane {
         };
         self.poller.remove(Source::Connection(id), connection.fd());
         self.poller.unset(Timer::Hello(id));
-        self.waiting.retain(|waiting| waiting.connection != id);
+        self.waiting.remove_client(id);
         let orphans: Vec<u64> = self
             .jobs
             .values()

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(30);
 /// control plane by seconds, and so hold the name for a few tries.
 const MAX_ATTEMPTS: u32 = 20;
 const MAX_REMOVE_FAILURES: u32 = 2;
+const OVERDUE_EVERY: Duration = Duration::from_millis(500);
+const RESEND_AFTER: Duration = Duration::from_millis(100);
 /// From the start of the container to the first packet of pid 1.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
 
@@ -46,6 +49,8 @@ pub(crate) enum Phase {
         next: AfterRemoval,
         /// Ids of what is or was removed.
         found: Vec<String>,
+        /// Among them was one of an earlier life.
+        in_the_way: bool,
         failures: u32,
     },
     /// Nothing exists; a timer or a request leads on.
@@ -69,7 +74,6 @@ pub(crate) enum AfterRemoval {
     },
     CreateAfter(Duration),
     Fail(Error),
-    Leave,
 }
 
 /// What a task was started for.
@@ -175,7 +179,7 @@ impl ControlPlane {
     fn add_task(&mut self, task: Task, kind: TaskKind, limit: Duration) {
         let id = self.new_id();
         if let Err(error) = self.poller.add(Source::Task(id), task.pidfd()) {
-            // Without events it still ends by its time limit.
+            // Without events its end is seen when its time limit is up.
             log::error!("cannot watch podman: {error}");
         }
         self.poller.set(Timer::Task(id), limit);
@@ -188,6 +192,9 @@ impl ControlPlane {
         if let Some((task, kind)) = self.tasks.get_mut(&id) {
             log::error!("{kind:?}: podman takes too long, ending it");
             task.kill();
+            // It is looked at again, whether or not an event tells of its end.
+            self.poller.set(Timer::Task(id), OVERDUE_EVERY);
+            self.poller.again(Source::Task(id));
         }
     }
 
@@ -274,8 +281,8 @@ impl ControlPlane {
         }
         PodmanError::Failed {
             what: "create the sandbox",
-            status: finished.status.to_string(),
-            stderr: finished.stderr.clone(),
+            status: finished.status,
+            stderr: finished.last_words().to_owned(),
         }
     }
 
@@ -341,10 +348,12 @@ impl ControlPlane {
             Some(hello) if version == VERSION => {
                 verify::verify(&self.context.spec, &self.context.exe, hello).map_err(Error::Verify)
             }
-            _ => {
-                let detail = format!("pid 1 speaks version {version}, not {VERSION}");
-                Err(Error::Podman(PodmanError::NoHandshake { detail }))
-            }
+            Some(_) => Err(Error::Podman(PodmanError::NoHandshake {
+                detail: format!("pid 1 speaks version {version}, not {VERSION}"),
+            })),
+            None => Err(Error::Podman(PodmanError::NoHandshake {
+                detail: "the kernel does not tell who pid 1 is".to_owned(),
+            })),
         };
         match checked {
             Ok(verified) => {
@@ -375,7 +384,7 @@ impl ControlPlane {
     }
 
     /// The descriptor of pid 1 has closed, or pid 1 was found dead.
-    fn container_gone(&mut self, reason: &str) {
+    pub(crate) fn container_gone(&mut self, reason: &str) {
         self.drop_channel();
         match &self.phase {
             // `podman run` knows why, and has not ended yet; or it has, and
@@ -442,6 +451,7 @@ impl ControlPlane {
         self.phase = Phase::Removing {
             next,
             found: Vec::new(),
+            in_the_way: false,
             failures: 0,
         };
         // A `podman run` under way could create what was just removed. Its
@@ -478,7 +488,7 @@ impl ControlPlane {
         match Task::spawn(podman::command(&self.context.search_path, args)) {
             Ok(task) => self.add_task(task, kind, REMOVE_LIMIT),
             Err(error) => {
-                log::error!("cannot start podman to clean up: {error}");
+                self.teardown_errors.push(PodmanError::Spawn(error));
                 self.removal_done();
             }
         }
@@ -499,10 +509,12 @@ impl ControlPlane {
             self.name_is_taken();
         }
         if leftovers.ours.is_empty() {
-            self.removal_done();
-        } else {
-            self.remove(leftovers.ours);
+            return self.removal_done();
         }
+        if let Phase::Removing { in_the_way, .. } = &mut self.phase {
+            *in_the_way = true;
+        }
+        self.remove(leftovers.ours);
     }
 
     /// No further try would end otherwise.
@@ -533,13 +545,24 @@ impl ControlPlane {
                 *failures += 1;
                 self.find_leftovers();
             }
-            _ => self.removal_done(),
+            _ => {
+                self.teardown_errors.push(PodmanError::Failed {
+                    what: "remove the sandbox",
+                    status: failed.status,
+                    stderr: failed.last_words().to_owned(),
+                });
+                self.removal_done();
+            }
         }
     }
 
     fn removal_done(&mut self) {
-        let Phase::Removing { next, found, .. } =
-            std::mem::replace(&mut self.phase, Phase::Waiting)
+        let Phase::Removing {
+            next,
+            found,
+            in_the_way,
+            ..
+        } = std::mem::replace(&mut self.phase, Phase::Waiting)
         else {
             return;
         };
@@ -547,15 +570,14 @@ impl ControlPlane {
             process::kill_runtime_of(id);
         }
         match next {
-            _ if self.stopping => self.leave(Ending::Clean),
+            _ if self.stopping => self.leave_stopped(),
             AfterRemoval::Retry { error, attempt }
-                if is_worth_a_retry(&error, attempt, !found.is_empty()) =>
+                if is_worth_a_retry(&error, attempt, in_the_way) =>
             {
                 self.create(attempt + 1);
             }
             AfterRemoval::Retry { error, .. } | AfterRemoval::Fail(error) => self.fail(error),
             AfterRemoval::CreateAfter(wait) => self.poller.set(Timer::Restart, wait),
-            AfterRemoval::Leave => self.leave(Ending::Clean),
         }
         if self.is_leaving() {
             self.answer_shutdown();
@@ -609,19 +631,34 @@ impl ControlPlane {
             return;
         }
         match self.phase {
-            Phase::Creating { .. } | Phase::Running(_) => self.remove_then(AfterRemoval::Leave),
+            Phase::Creating { .. } | Phase::Running(_) => {
+                self.remove_then(AfterRemoval::CreateAfter(Duration::ZERO));
+            }
             Phase::Waiting => {
-                self.leave(Ending::Clean);
+                self.leave_stopped();
                 self.answer_shutdown();
             }
             Phase::Removing { .. } => {}
         }
     }
 
+    /// The end of a stop: clean only if all could be removed.
+    fn leave_stopped(&mut self) {
+        let ending = match self.teardown_errors.pop() {
+            None => Ending::Clean,
+            Some(error) => Ending::Failed(Error::Podman(error)),
+        };
+        self.leave(ending);
+    }
+
     fn answer_shutdown(&mut self) {
+        let failure = self.failure();
         for (connection, request) in std::mem::take(&mut self.shutdown_asked) {
             if let Some(client) = self.connections.get_mut(&connection) {
-                client.result(request, &Empty {});
+                match &failure {
+                    None => client.result(request, &Empty {}),
+                    Some(error) => client.error(Some(request), error.clone()),
+                }
             }
             self.flush_connection(connection);
         }
@@ -638,7 +675,12 @@ impl ControlPlane {
                 self.poller.watch_room(source, channel.fd(), !is_flushed);
             }
             // Its end of file follows and says the rest.
-            Err(error) => log::info!("channel to pid 1: {error}"),
+            Err(error) if is_closed(&error) => log::info!("channel to pid 1: {error}"),
+            // For a time only: too many descriptors under way, or no memory.
+            Err(error) => {
+                log::warn!("channel to pid 1: {error}");
+                self.poller.set(Timer::Channel, RESEND_AFTER);
+            }
         }
     }
 
@@ -656,12 +698,23 @@ impl ControlPlane {
     }
 }
 
-/// Whether to create the container once more, after a removal.
-fn is_worth_a_retry(error: &Error, attempt: u32, found_some: bool) -> bool {
+fn is_closed(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected
+    )
+}
+
+/// Whether to create the container once more: something of an earlier life
+/// was in the way, or podman was killed.
+fn is_worth_a_retry(error: &Error, attempt: u32, in_the_way: bool) -> bool {
     match error {
         // Whoever had the name may have gone just now, or be about to go.
         Error::Podman(PodmanError::NameTaken { .. }) => attempt < MAX_ATTEMPTS,
-        _ => attempt == 0 && found_some,
+        Error::Podman(PodmanError::Failed { status, .. }) if status.signal().is_some() => {
+            attempt == 0
+        }
+        _ => attempt == 0 && in_the_way,
     }
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::config::mask::matches;
 use crate::config::{Mask, MaskTarget};
 use crate::dirs::Dirs;
+use crate::places;
 use crate::policy::masks::{Hidden, MaskFacts};
 use crate::policy::mounts::{Cover, MountKind, MountSet};
 use crate::run::preflight::PreflightError;
@@ -30,6 +31,23 @@ pub(crate) fn all(configured: Vec<Mask>, dirs: &Dirs) -> Vec<Mask> {
         reason: Some(reason.to_owned()),
     });
     configured.into_iter().chain(own).collect()
+}
+
+/// Whether `mask` hides all of `place`, a path without links that need not
+/// exist yet.
+pub(crate) fn hides(mask: &Mask, place: &Path) -> bool {
+    match &mask.target {
+        MaskTarget::Path(path) => place.starts_with(places::real(path)),
+        MaskTarget::Pattern {
+            parent,
+            prefix,
+            suffix,
+        } => {
+            let below = place.strip_prefix(places::real(parent)).ok();
+            let name = below.and_then(|below| below.iter().next());
+            name.is_some_and(|name| matches(name, prefix, suffix))
+        }
+    }
 }
 
 /// What is there to be hidden, and where the sources of the binds really are.

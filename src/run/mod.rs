@@ -8,6 +8,7 @@ mod channel;
 mod commands;
 mod connection;
 mod control_plane;
+mod discard;
 mod ending;
 mod environment;
 mod handler;
@@ -21,9 +22,11 @@ mod poller;
 pub(crate) mod preflight;
 mod prepared;
 mod reports;
+mod saved;
 mod socket;
 mod task;
 pub(crate) mod verify;
+mod waiting;
 mod watchdog;
 
 use std::collections::BTreeMap;
@@ -168,8 +171,8 @@ fn serve(options: &Options) -> Result<(), Error> {
         Acquired::Lock(lock) => lock,
         Acquired::Attached => return already_running(options.launched, &workspace),
     };
-    let preflight = preflight::check(&config, &workspace, &dirs)?;
     let masks = masks::all(config.masks.clone(), &dirs);
+    let preflight = preflight::check(&config, &masks, &workspace, &dirs)?;
     let signals = sys::signal::readable_on(&sys::signal::END)
         .map_err(|error| Error::io("watch signals", error))?;
     let places = names.clone();

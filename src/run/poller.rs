@@ -35,6 +35,8 @@ pub(crate) enum Timer {
     Drain(u64),
     /// A command that found no room for its process is tried again.
     Respawn(u64),
+    /// Pipes of ended commands are read on.
+    Discard,
     /// New output may be told to the client.
     Flush(u64),
     /// A client has not said hello.
@@ -47,6 +49,10 @@ pub(crate) enum Timer {
     Restart,
     /// No client came to a launched control plane.
     FirstClient,
+    /// A client could not be accepted for a moment.
+    Accept,
+    /// A packet could not be sent to pid 1 for a moment.
+    Channel,
     /// The regular look at what events should have told.
     Backstop,
     /// Time to leave, whether or not the last answers were read.

@@ -9,6 +9,7 @@ use rustix::fs::FileType;
 
 use crate::api::{ApiError, ErrorKind, Event};
 use crate::init::wire::{ExitStatus, Stage};
+use crate::run::commands::packet_fds;
 use crate::run::control_plane::ControlPlane;
 use crate::run::job::{DRAIN, EndReason, Job, JobStdio, Retry};
 use crate::run::journal::{End, Record};
@@ -25,6 +26,10 @@ impl ControlPlane {
         };
         job.reported = true;
         job.retry = None;
+        if job.ending.is_some() {
+            // What was asked to end had not begun then.
+            return self.kill_job(id);
+        }
         let (connection, request) = (job.connection, job.request);
         if !matches!(job.stdio, JobStdio::Terminal) {
             return;
@@ -54,12 +59,7 @@ impl ControlPlane {
         {
             return self.make_room_for(id);
         }
-        let Some(mut job) = self.jobs.remove(&id) else {
-            return;
-        };
-        self.unset_timers(id);
-        self.close_output(&mut job);
-        job.cgroup.remove();
+        let Some(job) = self.drop_job(id) else { return };
         let error = self.spawn_error(&job, stage, errno);
         self.journal.append(&Record {
             client: &job.client,
@@ -100,15 +100,17 @@ impl ControlPlane {
     }
 
     pub(crate) fn respawn(&mut self, id: u64) {
-        let Some(Retry { spawn, fds }) = self.jobs.get_mut(&id).and_then(|job| job.retry.take())
-        else {
+        let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
-        let Some(job) = self.jobs.remove(&id) else {
+        if job.ending.is_some() {
+            // Nothing of it runs, and nothing needs to.
+            return self.finish_job(id);
+        }
+        let Some(Retry { spawn, fds }) = job.retry.take() else {
             return;
         };
-        let handed_over = self.hand_over(&job.cgroup, &spawn, &fds);
-        self.jobs.insert(id, job);
+        let handed_over = packet_fds(&job.cgroup, &fds).and_then(|fds| self.hand_over(spawn, fds));
         if let Err(error) = handed_over {
             log::warn!("cannot start command {id} again: {error}");
             self.job_failed(id, Stage::Message, rustix::io::Errno::IO.raw_os_error());

@@ -12,7 +12,7 @@ use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::podman::argv::{COVER_SIZE, ContainerSpec};
-use crate::policy::mounts::{Cover, Mount, MountKind};
+use crate::policy::mounts::{Cover, Mount, MountKind, MountSet};
 use crate::sys::cgroup::{self, Events};
 use crate::sys::mountinfo::{self, Entry};
 use crate::workspace::FileId;
@@ -112,6 +112,7 @@ pub(crate) fn verify(
     let cgroup = check_limits(pid, spec)?;
     let root = open_root(&proc)?;
     check_masks(&root, spec)?;
+    check_devices(&root)?;
     check_mount_table(&proc, spec)?;
     let scratch = check_mounts(&root, spec)?;
     let shell = if in_root(&root, "/bin/bash").is_ok() {
@@ -373,6 +374,7 @@ fn check_mounts(
         match &mount.kind {
             MountKind::Bind { source, .. } => {
                 check_same_file(mount, source, spec.sources.get(source), &inside)?;
+                check_access(mount, source, &spec.mounts, &inside)?;
             }
             MountKind::Tmpfs { .. } => scratch.push((mount.path.clone(), inside)),
             MountKind::Mask { .. } => {}
@@ -407,7 +409,7 @@ fn check_mask(
     if !is_cover {
         return fail("masks", format!("{path:?} is not hidden"));
     }
-    if !flags.contains(MASK_FLAGS) {
+    if !flags.contains(READ_ONLY_FLAGS) {
         return fail(
             "masks",
             format!("{path:?} is covered, but not read-only, nosuid and nodev"),
@@ -430,7 +432,7 @@ fn check_mask(
     }
 }
 
-const MASK_FLAGS: StatVfsMountFlags = StatVfsMountFlags::RDONLY
+const READ_ONLY_FLAGS: StatVfsMountFlags = StatVfsMountFlags::RDONLY
     .union(StatVfsMountFlags::NOSUID)
     .union(StatVfsMountFlags::NODEV);
 
@@ -508,6 +510,40 @@ fn check_same_file(
     }
 }
 
+/// What a process sees at the path of a read-only bind is read-only, whatever
+/// link leads there. Where the workspace itself is bound once more, the two may
+/// lie on one path.
+fn check_access(
+    mount: &Mount,
+    source: &str,
+    mounts: &MountSet,
+    inside: &OwnedFd,
+) -> Result<(), VerifyError> {
+    let is_same =
+        |other: &Mount| matches!(&other.kind, MountKind::Bind { source: own, .. } if own == source);
+    if mounts
+        .iter()
+        .any(|other| other.is_writable() && is_same(other))
+    {
+        return Ok(());
+    }
+    let flags = rustix::fs::fstatvfs(inside).map(|volume| volume.f_flag);
+    match flags {
+        Ok(flags) if flags.contains(READ_ONLY_FLAGS) => Ok(()),
+        Ok(_) => fail(
+            "mount flags",
+            format!(
+                "{:?} is not seen read-only, nosuid and nodev inside",
+                mount.path
+            ),
+        ),
+        Err(error) => fail(
+            "mount flags",
+            format!("{:?} cannot be looked at: {error}", mount.path),
+        ),
+    }
+}
+
 /// The mount table holds what was asked for, with its flags, and nothing else.
 fn check_mount_table(proc: &Proc, spec: &ContainerSpec) -> Result<(), VerifyError> {
     let table = mountinfo::load(&proc.path("mountinfo"))
@@ -542,7 +578,33 @@ fn check_mount_table(proc: &Proc, spec: &ContainerSpec) -> Result<(), VerifyErro
     Ok(())
 }
 
-/// podman covers the parts of /proc that tell of the host or control it.
+/// Character devices that are there, with their numbers (mem(4), tty(4)).
+const DEVICES: [(&str, u32, u32); 6] = [
+    ("/dev/null", 1, 3),
+    ("/dev/zero", 1, 5),
+    ("/dev/full", 1, 7),
+    ("/dev/random", 1, 8),
+    ("/dev/urandom", 1, 9),
+    ("/dev/tty", 5, 0),
+];
+
+/// Each device is the one that its name says. The mount table shows that
+/// there are no others, but not what is behind these.
+fn check_devices(root: &OwnedFd) -> Result<(), VerifyError> {
+    for (path, major, minor) in DEVICES {
+        let stat = in_root(root, path).and_then(rustix::fs::fstat);
+        let stat = stat
+            .or_else(|error| fail("devices", format!("{path:?} cannot be looked at: {error}")))?;
+        let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+        if !is_device || stat.st_rdev != rustix::fs::makedev(major, minor) {
+            return fail("devices", format!("{path:?} is another file"));
+        }
+    }
+    Ok(())
+}
+
+/// podman covers the parts of /proc that tell of the host or control it, and
+/// what is in /sys, the cgroups among it, can only be read.
 fn check_system_paths(table: &[Entry]) -> Result<(), VerifyError> {
     const HIDDEN: [&str; 3] = ["/proc/kcore", "/proc/keys", "/proc/timer_list"];
     const READ_ONLY: [&str; 2] = ["/proc/sys", "/proc/sysrq-trigger"];
@@ -557,19 +619,45 @@ fn check_system_paths(table: &[Entry]) -> Result<(), VerifyError> {
     let bare = HIDDEN.iter().filter(is_bare);
     // A kernel without such a file has nothing to cover.
     let bare = bare.chain(READ_ONLY.iter().filter(is_writable));
-    match bare.copied().find(|path| Path::new(path).exists()) {
-        None => Ok(()),
-        Some(path) => fail("system paths", format!("{path:?} is not covered")),
+    if let Some(path) = bare.copied().find(|path| Path::new(path).exists()) {
+        return fail("system paths", format!("{path:?} is not covered"));
     }
+    for (path, fs_type) in [("/sys", "sysfs"), ("/sys/fs/cgroup", "cgroup2")] {
+        if !covering(path).is_some_and(|entry| entry.fs_type == fs_type && entry.is_read_only()) {
+            return fail(
+                "system paths",
+                format!("{path:?} is not a read-only {fs_type}"),
+            );
+        }
+    }
+    Ok(())
 }
 
-/// Whether another mount of the set has the same source.
+/// Whether the set shows the same in a second place: a bind of the same
+/// source, or a like tmpfs under the other name of the workspace.
 fn is_alias(mount: &Mount, mounts: &[&Mount]) -> bool {
     mounts.iter().any(|other| match (&other.kind, &mount.kind) {
         (MountKind::Bind { source: a, .. }, MountKind::Bind { source: b, .. }) => {
             a == b && other.path != mount.path
         }
+        (MountKind::Tmpfs { .. }, MountKind::Tmpfs { .. }) => {
+            other.path != mount.path && other.kind == mount.kind && lie_alike(mount, other, mounts)
+        }
         _ => false,
+    })
+}
+
+/// Whether both have the same path below two binds of one source.
+fn lie_alike(a: &Mount, b: &Mount, mounts: &[&Mount]) -> bool {
+    let rest = |mount: &Mount, above: &Mount| {
+        let is_bind = matches!(above.kind, MountKind::Bind { .. });
+        let rest = Path::new(&mount.path).strip_prefix(&above.path).ok();
+        rest.filter(|_| is_bind).map(Path::to_owned)
+    };
+    mounts.iter().any(|first| {
+        let mut seconds = mounts.iter().filter(|second| second.kind == first.kind);
+        rest(a, first)
+            .is_some_and(|path| seconds.any(|second| rest(b, second).as_ref() == Some(&path)))
     })
 }
 
@@ -658,23 +746,20 @@ fn check_expected(entry: &Entry, mounts: &[&Mount]) -> Result<(), VerifyError> {
 fn is_runtime_mount(path: &Path, entry: &Entry) -> bool {
     let fs_type = entry.fs_type.as_str();
     let system = (path.starts_with("/proc") && ["proc", "tmpfs", "devtmpfs"].contains(&fs_type))
-        || (path.starts_with("/sys") && ["sysfs", "cgroup2", "tmpfs"].contains(&fs_type));
-    const DEVICES: [(&str, &[&str]); 9] = [
-        ("/dev", &["tmpfs"]),
-        ("/dev/pts", &["devpts"]),
-        ("/dev/mqueue", &["mqueue"]),
-        ("/dev/null", HOST_DEV),
-        ("/dev/zero", HOST_DEV),
-        ("/dev/full", HOST_DEV),
-        ("/dev/tty", HOST_DEV),
-        ("/dev/random", HOST_DEV),
-        ("/dev/urandom", HOST_DEV),
+        || (path.starts_with("/sys")
+            && entry.is_read_only()
+            && ["sysfs", "cgroup2", "tmpfs"].contains(&fs_type));
+    const OWN: [(&str, &str); 3] = [
+        ("/dev", "tmpfs"),
+        ("/dev/pts", "devpts"),
+        ("/dev/mqueue", "mqueue"),
     ];
-    /// What the host's /dev is; in a container host it is a tmpfs.
-    const HOST_DEV: &[&str] = &["devtmpfs", "tmpfs"];
-    let device = DEVICES
+    // What the host's /dev is; in a container host it is a tmpfs.
+    let of_host = ["devtmpfs", "tmpfs"].contains(&fs_type);
+    let device = OWN
         .iter()
-        .any(|(name, types)| path == Path::new(name) && types.contains(&fs_type));
+        .any(|(name, kind)| path == Path::new(name) && *kind == fs_type)
+        || (of_host && DEVICES.iter().any(|(name, ..)| path == Path::new(name)));
     // Generated by podman for this container, on its own run directory.
     const FILES: [&str; 6] = [
         "/etc/hostname",
@@ -685,4 +770,121 @@ fn is_runtime_mount(path: &Path, entry: &Entry) -> bool {
         "/run/.containerenv",
     ];
     system || device || FILES.iter().any(|file| path == Path::new(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `POINT OPTIONS TYPE` a line, on top of what podman mounts.
+    fn table(lines: &[&str]) -> Vec<Entry> {
+        const USUAL: [&str; 6] = [
+            "/proc/kcore ro devtmpfs",
+            "/proc/keys ro devtmpfs",
+            "/proc/timer_list ro devtmpfs",
+            "/proc/sys ro proc",
+            "/proc/sysrq-trigger ro proc",
+            "/sys ro sysfs",
+        ];
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text: String = USUAL.iter().chain(lines).fold(String::new(), |text, line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [point, options, fs_type] = words[..] else {
+                panic!("{line:?}");
+            };
+            format!("{text}1 1 0:1 / {point} {options} - {fs_type} x rw\n")
+        });
+        std::fs::write(file.path(), text).unwrap();
+        mountinfo::load(file.path().to_str().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn sys_and_its_cgroups_must_be_read_only() {
+        let cgroup = "/sys/fs/cgroup ro,nosuid cgroup2";
+        assert!(check_system_paths(&table(&[cgroup])).is_ok());
+        for lines in [
+            &[][..],
+            &["/sys/fs/cgroup rw cgroup2"],
+            &["/sys/fs/cgroup ro tmpfs"],
+            &[cgroup, "/sys rw sysfs"],
+            &[cgroup, "/sys/fs/cgroup rw cgroup2"],
+        ] {
+            assert!(check_system_paths(&table(lines)).is_err(), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn runtime_mounts_are_the_usual_ones_only() {
+        let is_usual = |line: &str| check_expected(table(&[line]).last().unwrap(), &[]).is_ok();
+        for line in [
+            "/dev ro tmpfs",
+            "/dev/pts rw devpts",
+            "/dev/null rw devtmpfs",
+            "/dev/tty rw tmpfs",
+            "/sys/firmware ro tmpfs",
+        ] {
+            assert!(is_usual(line), "{line}");
+        }
+        for line in [
+            "/dev/kvm rw devtmpfs",
+            "/dev/console rw devpts",
+            "/dev/pts rw devtmpfs",
+            "/dev/null rw ext4",
+            "/dev/shm rw tmpfs",
+            "/sys/kernel/debug rw debugfs",
+            "/sys/fs/cgroup/x rw cgroup2",
+        ] {
+            assert!(!is_usual(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn tmpfs_under_both_names_of_the_workspace_is_one() {
+        use crate::policy::mounts::{Access, Origin};
+        let bind = |path| Mount::bind(path, "/w", Access::ReadWrite, Origin::Workspace);
+        let tmpfs = |path, size| Mount::tmpfs(path, size, Origin::Base);
+        let mounts = [
+            bind("/w"),
+            bind("/a"),
+            tmpfs("/w/t", 1),
+            tmpfs("/a/t", 1),
+            tmpfs("/a/u", 1),
+            tmpfs("/w/v", 1),
+            tmpfs("/a/v", 2),
+        ];
+        let mounts: Vec<&Mount> = mounts.iter().collect();
+        let alias = |path: &str| {
+            let mount = mounts.iter().find(|mount| mount.path == path);
+            is_alias(mount.unwrap(), &mounts)
+        };
+        assert!(alias("/a/t") && alias("/w/t") && alias("/a"));
+        assert!(!alias("/a/u") && !alias("/a/v") && !alias("/w/v"));
+    }
+
+    /// The root of this host, where a directory of the test stands for a bind.
+    #[test]
+    fn read_only_bind_that_is_seen_writable_is_found() {
+        use crate::policy::mounts::{Access, Origin};
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().to_str().unwrap();
+        let seen = OwnedFd::from(std::fs::File::open(path).unwrap());
+        let bind = |access| Mount::bind(path, "/s", access, Origin::Base);
+        let read_only = bind(Access::ReadOnly);
+        let set = |mount| MountSet::merge(vec![mount]);
+        let check = |mounts| check_access(&read_only, "/s", &mounts, &seen);
+        assert!(check(set(read_only.clone())).is_err());
+        assert!(check(set(bind(Access::ReadWrite))).is_ok());
+    }
+
+    #[test]
+    fn devices_are_compared_by_number() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("dev")).unwrap();
+        for (path, ..) in DEVICES {
+            std::fs::write(dir.path().join(path.trim_start_matches('/')), "").unwrap();
+        }
+        let open = |path: &Path| OwnedFd::from(std::fs::File::open(path).unwrap());
+        assert!(check_devices(&open(dir.path())).is_err());
+        assert!(check_devices(&open(Path::new("/"))).is_ok());
+    }
 }

@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::{Value, json};
 
-use crate::podman_common::{Client, host, wait_for};
+use crate::podman_common::{Client, PATIENCE, host, wait_for};
 use crate::{assert_exited, assert_next_command_works, client, marker, shared, text};
 
 /// Our ends of a command's pipes.
@@ -39,26 +40,31 @@ fn start_exec(client: &mut Client, params: Value) -> (u64, Ends) {
 }
 
 impl Ends {
-    /// Writes all of `input` and reads all of the rest.
+    /// Writes all of `input` and reads all of the rest, within a limit.
     fn talk(self, input: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let Ends {
             mut stdin,
             stdout,
             stderr,
         } = self;
-        let read = |mut pipe: PipeReader| {
-            std::thread::spawn(move || {
-                let mut bytes = Vec::new();
-                pipe.read_to_end(&mut bytes).unwrap();
-                bytes
-            })
-        };
-        let (stdout, stderr) = (read(stdout), read(stderr));
+        let (stdout, stderr) = (read_all(stdout), read_all(stderr));
+        let input = input.to_owned();
         // A program may end without reading it all.
-        drop(stdin.write_all(input));
-        drop(stdin);
-        (stdout.join().unwrap(), stderr.join().unwrap())
+        std::thread::spawn(move || drop(stdin.write_all(&input)));
+        let stdout = stdout.recv_timeout(PATIENCE).expect("the end of stdout");
+        let stderr = stderr.recv_timeout(PATIENCE).expect("the end of stderr");
+        (stdout, stderr)
     }
+}
+
+fn read_all(mut pipe: PipeReader) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        drop(sender.send(bytes));
+    });
+    receiver
 }
 
 /// Runs a program on pipes to its end.

@@ -224,7 +224,7 @@ fn long_commands_run_up_to_the_limit() {
     }
     let params = json!({"command": command(MAX_COMMAND + 2)});
     let error = client.call("shell", params).unwrap_err();
-    assert_eq!(error["kind"], "bad_request", "{error}");
+    assert_eq!(error["kind"], "limit", "{error}");
     assert!(
         text(&error["message"]).contains(&MAX_COMMAND.to_string()),
         "{error}"

@@ -25,10 +25,12 @@ fn the_agent_is_the_user_and_has_no_privilege() {
         return;
     };
     let (uid, gid) = (host::uid(), rustix::process::getegid().as_raw());
-    assert_eq!(
-        *probes.value("ids"),
-        serde_json::json!([[uid, uid, uid], [gid, gid, gid], []])
-    );
+    let ids = probes.value("ids");
+    assert_eq!(ids[0], serde_json::json!([uid, uid, uid]));
+    assert_eq!(ids[1], serde_json::json!([gid, gid, gid]));
+    // No group but its own.
+    let groups = ids[2].as_array().unwrap();
+    assert!(groups.iter().all(|group| *group == gid), "{groups:?}");
     let status = probes.value("status");
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
         assert_eq!(status[set], "0000000000000000", "{set}");
@@ -100,6 +102,8 @@ fn kernel_interfaces_with_a_history_are_refused() {
             "iopl",
             "quotactl",
             "syslog",
+            "fanotify_init",
+            "modify_ldt",
         ],
     );
 }
@@ -120,8 +124,11 @@ fn sockets_are_of_the_plain_families_only() {
         "socket_inet6",
         "socket_netlink_route",
         "socket_unix",
+        "socketpair_unix",
     ];
     assert_eq!(open, wanted.into());
+    // The kernel would say EOPNOTSUPP: the filter is asked first.
+    assert_eq!(probes.text("socketpair_inet"), "ENOSYS");
 }
 
 #[test]
@@ -151,7 +158,6 @@ fn pid_1_cannot_be_looked_into_or_changed() {
             "readlink_1_cwd",
             "readlink_1_root",
             "readlink_1_fd/3",
-            "write /proc/1/attr/current",
         ],
     );
 }
@@ -172,7 +178,7 @@ fn the_system_is_read_only() {
     let Some(probes) = Probes::of_shared_sandbox() else {
         return;
     };
-    let allowed = ["EROFS", "EACCES", "EPERM", "ENOENT"];
+    let allowed = ["EROFS", "EACCES", "EPERM", "ENOENT", "ETXTBSY"];
     for prefix in [
         "create ", "write ", "rename ", "chmod ", "unlink ", "mkdir ",
     ] {
@@ -187,7 +193,7 @@ fn the_system_is_read_only() {
         assert!(open.is_empty(), "{open:?}");
     }
     for name in [
-        "write /run/umwelt/umwelt-init",
+        "chmod /run/umwelt/umwelt-init",
         "create /run/umwelt/output/x",
         "write /etc/hosts",
     ] {
