@@ -174,7 +174,8 @@ fn assert_tree_is_gone(sandbox: &Sandbox, name: &str, marker: &str) {
         let name = entry.as_ref().unwrap().file_name();
         name.to_string_lossy().starts_with("command-")
     });
-    assert_eq!(commands.count(), 0, "{name}: cgroups");
+    // One is that of the next command.
+    assert!(commands.count() <= 1, "{name}: cgroups");
 }
 
 #[test]
