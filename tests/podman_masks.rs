@@ -314,7 +314,7 @@ fn shipped_masks_hide_what_they_name_in_a_home() {
 }
 
 /// A podman before the real one that changes the arguments of `run` by `edit`,
-/// a sed script for one argument at a time. What `umwelt-run` said.
+/// a sed script with a line for each of them. What `umwelt-run` said.
 fn start_with_edited_podman(edit: &str) -> String {
     let mut place = tree();
     let real = std::env::var("PATH")
@@ -326,9 +326,10 @@ fn start_with_edited_podman(edit: &str) -> String {
     let wrapper = place.path().join("bin/podman");
     let script = format!(
         "#!/bin/bash\n\
-         args=()\n\
-         for arg; do arg=$(sed -E '{edit}' <<<\"$arg\"); [[ -n $arg ]] && args+=(\"$arg\"); done\n\
-         [[ $1 == run ]] && set -- \"${{args[@]}}\"\n\
+         if [[ $1 == run ]]; then\n\
+         mapfile -t args < <(printf '%s\\n' \"$@\" | sed -E '{edit}')\n\
+         set -- \"${{args[@]}}\"\n\
+         fi\n\
          exec {real:?} \"$@\"\n"
     );
     write(&wrapper, &script);
@@ -340,7 +341,7 @@ fn start_with_edited_podman(edit: &str) -> String {
     );
     place.options.env.push(("PATH", path));
     let mut child = place.spawn();
-    let status = wait_for("the end of umwelt-run", PATIENCE, || {
+    let status = wait_for("the end of umwelt-run", 3 * PATIENCE, || {
         child.try_wait().unwrap()
     });
     assert_eq!(status.code(), Some(1), "{}", place.log());

@@ -380,9 +380,16 @@ impl Request {
                 ApiError::bad_request("\"id\" must be an unsigned integer"),
             ));
         };
-        object
+        let params = object
             .entry("params")
             .or_insert_with(|| serde_json::json!({}));
+        // serde would take an array for the fields in their order.
+        if !params.is_object() {
+            return Err((
+                Some(id),
+                ApiError::bad_request("\"params\" must be an object"),
+            ));
+        }
         match serde_json::from_value(value) {
             Ok(call) => Ok(Request { id, call }),
             Err(error) => Err((Some(id), ApiError::bad_request(error.to_string()))),
@@ -419,6 +426,7 @@ mod tests {
             &br#"{"id":3,"method":"dance"}"#[..],
             br#"{"id":3,"method":"ping","params":{"x":1}}"#,
             br#"{"id":3,"method":"shell","params":{"command":1}}"#,
+            br#"{"id":3,"method":"shell","params":["true"]}"#,
             br#"{"id":3,"method":"shell","params":{"command":"a"},"extra":1}"#,
             br#"{"id":3}"#,
         ] {

@@ -32,22 +32,26 @@ const ENVIRONMENT: [&str; 13] = [
 ];
 
 /// Where programs of the host are looked for: `$PATH` without relative entries
-/// and without those below `workspace` that do not belong to root. Project
-/// tools like to put directories of the project there, where the agent could
-/// plant a `podman` or a `git`.
+/// and without those below `workspace`, by name or in truth. Project tools like
+/// to put directories of the project there, where the agent could plant a
+/// `podman` or a `git`. What is kept is named by its real path, so that a link
+/// on the way to it, changed later, changes nothing.
 pub(crate) fn search_path(workspace: &Path) -> OsString {
     let path =
         std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"));
-    let is_safe = |entry: &PathBuf| {
-        let Ok(real) = std::fs::canonicalize(entry) else {
-            return false;
-        };
-        let is_roots = || real.metadata().is_ok_and(|metadata| metadata.uid() == 0);
-        entry.is_absolute() && (!real.starts_with(workspace) || is_roots())
-    };
-    let entries = std::env::split_paths(&path).filter(is_safe);
-    // What was split at colons holds none.
+    let entries = std::env::split_paths(&path).filter_map(|entry| safe_entry(&entry, workspace));
+    // What was split at colons holds none, unless a link led to one.
     std::env::join_paths(entries).unwrap_or_default()
+}
+
+fn safe_entry(entry: &Path, workspace: &Path) -> Option<PathBuf> {
+    let real = std::fs::canonicalize(entry).ok()?;
+    let parent_is_inside = entry
+        .ancestors()
+        .filter_map(|above| std::fs::canonicalize(above.parent()?).ok())
+        .any(|above| above.starts_with(workspace));
+    let is_inside = entry.starts_with(workspace) || real.starts_with(workspace) || parent_is_inside;
+    (entry.is_absolute() && !is_inside).then_some(real)
 }
 
 /// Where they are looked for when no workspace is given, so that none is known
@@ -203,5 +207,25 @@ mod tests {
         assert!(!is_trusted(Path::new("usr/bin"), &[]));
         assert!(!is_trusted(Path::new("."), &[]));
         assert!(!is_trusted(&planted.join("gone"), &[]));
+    }
+
+    #[test]
+    fn entries_in_the_workspace_are_left_out_whatever_they_lead_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let workspace = base.join("w");
+        std::fs::create_dir_all(workspace.join("real")).unwrap();
+        std::fs::create_dir_all(base.join("tools")).unwrap();
+        let link = std::os::unix::fs::symlink::<&Path, PathBuf>;
+        link(Path::new("/usr/bin"), workspace.join("bin")).unwrap();
+        link(&workspace, base.join("alias")).unwrap();
+        link(&base.join("tools"), base.join("short")).unwrap();
+        for inside in ["w/bin", "w/real", "alias/bin", "alias/real"] {
+            assert_eq!(safe_entry(&base.join(inside), &workspace), None, "{inside}");
+        }
+        assert_eq!(safe_entry(Path::new("bin"), &workspace), None);
+        assert_eq!(safe_entry(&base.join("gone"), &workspace), None);
+        let tools = safe_entry(&base.join("short"), &workspace);
+        assert_eq!(tools, Some(base.join("tools")));
     }
 }

@@ -48,6 +48,14 @@ const AF_INET: u64 = 2;
 const AF_INET6: u64 = 10;
 const AF_NETLINK: u64 = 16;
 const NETLINK_ROUTE: u64 = 0;
+const SOCK_STREAM: u64 = 1;
+const SOCK_DGRAM: u64 = 2;
+/// The rest of the argument holds `SOCK_CLOEXEC` and the like.
+const SOCK_TYPE_MASK: u64 = 0xf;
+const IPPROTO_ICMP: u64 = 1;
+const IPPROTO_TCP: u64 = 6;
+const IPPROTO_UDP: u64 = 17;
+const IPPROTO_ICMPV6: u64 = 58;
 
 /// Takes calls away from `profile` (the JSON of containers/common). An error
 /// says what about the profile is not understood: then nothing may start.
@@ -109,8 +117,22 @@ pub(crate) fn tighten(mut profile: Value) -> Result<Value, String> {
     // commands to set: the call is left for the caller itself.
     rules.push(allow("prlimit64", json!([equal(0, 0)])));
     // Other families get the profile's default error.
-    for family in [AF_UNIX, AF_INET, AF_INET6] {
-        rules.push(allow("socket", json!([equal(0, family)])));
+    rules.push(allow("socket", json!([equal(0, AF_UNIX)])));
+    // Streams, datagrams and ping; the kernel loads a module for any other.
+    for (family, ping) in [(AF_INET, IPPROTO_ICMP), (AF_INET6, IPPROTO_ICMPV6)] {
+        for (kind, protocol) in [
+            (SOCK_STREAM, 0),
+            (SOCK_STREAM, IPPROTO_TCP),
+            (SOCK_DGRAM, 0),
+            (SOCK_DGRAM, IPPROTO_UDP),
+            (SOCK_DGRAM, ping),
+        ] {
+            let kind = masked(1, SOCK_TYPE_MASK, kind);
+            rules.push(allow(
+                "socket",
+                json!([equal(0, family), kind, equal(2, protocol)]),
+            ));
+        }
     }
     rules.push(allow(
         "socket",
@@ -242,7 +264,7 @@ mod tests {
     #[test]
     fn sockets_are_allowed_by_family() {
         let rules = rules_for(&tighten(profile()).unwrap(), "socket");
-        assert_eq!(rules.len(), 4);
+        assert_eq!(rules.len(), 12);
         assert!(rules.iter().all(
             |(action, args)| action == "SCMP_ACT_ALLOW" && !args.as_array().unwrap().is_empty()
         ));
