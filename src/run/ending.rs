@@ -37,6 +37,11 @@ impl ControlPlane {
             reason,
             since: Instant::now(),
         });
+        if !job.reported && job.cgroup.remove() {
+            // pid 1 has not come to it yet. Without its cgroup it cannot
+            // begin; the failure of that finds nobody.
+            return self.finish_job(id);
+        }
         job.cgroup.terminate();
         self.poller.set(Timer::Kill(id), GRACE);
         self.poller.set(Timer::Settle(id), SETTLE_EVERY);
