@@ -382,9 +382,14 @@ impl Request {
                 ApiError::bad_request("\"id\" must be an unsigned integer"),
             ));
         };
-        object
+        let params = object
             .entry("params")
             .or_insert_with(|| serde_json::json!({}));
+        // A list would be taken as the values of the fields, in their order.
+        if !params.is_object() {
+            let error = ApiError::bad_request("\"params\" must be an object");
+            return Err((Some(id), error));
+        }
         match serde_json::from_value(value) {
             Ok(call) => Ok(Request { id, call }),
             Err(error) => Err((Some(id), ApiError::bad_request(error.to_string()))),
@@ -421,6 +426,8 @@ mod tests {
             &br#"{"id":3,"method":"dance"}"#[..],
             br#"{"id":3,"method":"ping","params":{"x":1}}"#,
             br#"{"id":3,"method":"shell","params":{"command":1}}"#,
+            br#"{"id":3,"method":"shell","params":["true",null,null,false]}"#,
+            br#"{"id":3,"method":"ping","params":null}"#,
             br#"{"id":3,"method":"shell","params":{"command":"a"},"extra":1}"#,
             br#"{"id":3}"#,
         ] {
