@@ -4,7 +4,9 @@
 #[derive(Debug)]
 pub(crate) struct LineBuffer {
     pending: Vec<u8>,
-    /// How much of `pending` is known to hold no LF.
+    /// Where in `pending` the next line begins: what is before it was taken.
+    start: usize,
+    /// How much of `pending` is known to hold no LF after `start`.
     scanned: usize,
     limit: usize,
     /// Inside a line that is too long: its bytes are thrown away until the LF.
@@ -22,6 +24,7 @@ impl LineBuffer {
     pub(crate) fn new(limit: usize) -> LineBuffer {
         LineBuffer {
             pending: Vec::new(),
+            start: 0,
             scanned: 0,
             limit,
             skipping: false,
@@ -30,7 +33,15 @@ impl LineBuffer {
 
     /// Takes in bytes as they came; memory stays below the limit plus one read.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.pending.drain(..self.start);
+        self.scanned -= self.start;
+        self.start = 0;
         self.pending.extend_from_slice(bytes);
+    }
+
+    /// Whether no part of a further line has come yet.
+    pub(crate) fn is_at_start(&self) -> bool {
+        self.start == self.pending.len() && !self.skipping
     }
 
     /// The next line without its LF (and without a CR before it), if one is
@@ -39,18 +50,20 @@ impl LineBuffer {
         let rest = self.pending.get(self.scanned..).unwrap_or_default();
         let Some(found) = rest.iter().position(|byte| *byte == b'\n') else {
             self.scanned = self.pending.len();
-            if self.skipping || self.pending.len() > self.limit {
+            if self.skipping || self.pending.len() - self.start > self.limit {
                 self.skipping = true;
-                self.pending = Vec::new();
-                self.scanned = 0;
+                self.clear();
             }
             return None;
         };
         let end = self.scanned + found;
-        let tail = self.pending.split_off(end + 1);
-        let mut line = std::mem::replace(&mut self.pending, tail);
-        self.scanned = 0;
-        line.pop();
+        let line = self.pending.get(self.start..end).unwrap_or_default();
+        let mut line = line.to_vec();
+        self.start = end + 1;
+        self.scanned = self.start;
+        if self.start == self.pending.len() {
+            self.clear();
+        }
         if std::mem::take(&mut self.skipping) || line.len() > self.limit {
             return Some(Line::TooLong);
         }
@@ -58,6 +71,12 @@ impl LineBuffer {
             line.pop();
         }
         Some(Line::Complete(line))
+    }
+
+    /// Gives the memory back too: a long line is rare.
+    fn clear(&mut self) {
+        self.pending = Vec::new();
+        (self.start, self.scanned) = (0, 0);
     }
 }
 
@@ -89,6 +108,22 @@ mod tests {
             buffer.push(&[b'x'; 64]);
             assert_eq!(buffer.next_line(), None);
             assert!(buffer.pending.capacity() <= 256);
+        }
+    }
+
+    #[test]
+    fn start_of_a_line_is_told_from_its_middle() {
+        let mut buffer = LineBuffer::new(4);
+        assert!(buffer.is_at_start());
+        for (bytes, at_start) in [
+            ("a", false),
+            ("\nb\n", true),
+            ("123456", false),
+            ("\n", true),
+        ] {
+            buffer.push(bytes.as_bytes());
+            lines(&mut buffer);
+            assert_eq!(buffer.is_at_start(), at_start, "{bytes:?}");
         }
     }
 

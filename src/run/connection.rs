@@ -74,49 +74,61 @@ impl Connection {
         self.waiting > HIGH_WATER
     }
 
-    /// Reads one turn, and returns the lines that are complete.
-    pub(crate) fn read(&mut self) -> (Vec<Line>, ReadState) {
+    /// Reads one turn; [`Connection::next_line`] gives what it was.
+    pub(crate) fn read(&mut self) -> ReadState {
         if self.is_slow() {
             // Taken up again when the queue has been written.
-            return (Vec::new(), ReadState::Drained);
+            return ReadState::Drained;
         }
         let mut buffer = vec![0; 16 << 10];
         let mut total = 0;
-        let mut state = ReadState::MoreToRead;
-        let mut lines = Vec::new();
         while total < TURN {
-            match fdpass::receive(self.socket.as_fd(), &mut buffer) {
-                Ok(received) if received.len == 0 => state = ReadState::Closed,
-                Ok(received) if received.truncated => state = ReadState::Closed,
-                Ok(received) => {
-                    total += received.len;
-                    self.fds.extend(received.fds);
-                    self.lines
-                        .push(buffer.get(..received.len).unwrap_or_default());
-                    lines.extend(std::iter::from_fn(|| self.lines.next_line()));
-                    if self.fds.len() > MAX_WAITING_FDS {
-                        state = ReadState::Closed;
-                    }
-                }
+            let received = match fdpass::receive(self.socket.as_fd(), &mut buffer) {
+                Ok(received) if received.len > 0 && !received.truncated => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    state = ReadState::Drained
+                    return ReadState::Drained;
                 }
-                Err(_) => state = ReadState::Closed,
-            }
-            if state != ReadState::MoreToRead {
+                _ => return ReadState::Closed,
+            };
+            total += received.len;
+            self.lines
+                .push(buffer.get(..received.len).unwrap_or_default());
+            if !received.fds.is_empty() {
+                // The request that they came with must take them before those
+                // of the next one are here.
+                self.fds.extend(received.fds);
                 break;
             }
         }
-        (lines, state)
+        if self.fds.len() > MAX_WAITING_FDS {
+            return ReadState::Closed;
+        }
+        ReadState::MoreToRead
     }
 
-    /// The descriptors that came with the current request.
-    pub(crate) fn take_fds<const N: usize>(&mut self) -> Option<[OwnedFd; N]> {
-        if self.fds.len() < N {
+    /// The next request to serve. There is none for a client that does not
+    /// read its answers: they would pile up here.
+    pub(crate) fn next_line(&mut self) -> Option<Line> {
+        if self.is_slow() {
             return None;
         }
-        let taken: Vec<OwnedFd> = self.fds.drain(..N).collect();
+        self.lines.next_line()
+    }
+
+    /// The descriptors that came with the current request. Where they are too
+    /// few they are closed, or the next request would be given them.
+    pub(crate) fn take_fds<const N: usize>(&mut self) -> Option<[OwnedFd; N]> {
+        let count = self.fds.len().min(N);
+        let taken: Vec<OwnedFd> = self.fds.drain(..count).collect();
         taken.try_into().ok()
+    }
+
+    /// To be called when the lines of a turn were served: descriptors that no
+    /// request has taken belong to one that is still to be completed, if any.
+    pub(crate) fn close_unclaimed_fds(&mut self) {
+        if self.lines.is_at_start() {
+            self.fds.clear();
+        }
     }
 
     pub(crate) fn result(&mut self, id: u64, reply: &impl serde::Serialize) {

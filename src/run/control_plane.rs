@@ -329,19 +329,27 @@ impl ControlPlane {
     fn on_connection(&mut self, id: u64) {
         // First out, then in: reading may have been put off until then.
         self.flush_connection(id);
+        self.serve_lines(id);
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        let (lines, state) = connection.read();
-        for line in lines {
-            self.on_line(id, line);
-        }
+        let state = connection.read();
+        self.serve_lines(id);
         match state {
             ReadState::Drained => {}
             ReadState::MoreToRead => self.poller.again(Source::Connection(id)),
             ReadState::Closed => self.close_connection(id),
         }
         self.flush_connection(id);
+    }
+
+    fn serve_lines(&mut self, id: u64) {
+        while let Some(connection) = self.connections.get_mut(&id) {
+            let Some(line) = connection.next_line() else {
+                return connection.close_unclaimed_fds();
+            };
+            self.on_line(id, line);
+        }
     }
 
     pub(crate) fn flush_connection(&mut self, id: u64) {
