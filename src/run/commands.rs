@@ -236,6 +236,7 @@ impl ControlPlane {
             Retry {
                 spawn,
                 fds: plumbing.theirs,
+                tries: 0,
             },
         )
     }

@@ -40,6 +40,11 @@ impl ControlPlane {
             reason,
             since: Instant::now(),
         });
+        if !job.reported && job.cgroup.remove() {
+            // pid 1 has not come to it yet. Without its cgroup it cannot
+            // start any more: a process that fails to join it ends.
+            return self.finish_job(id);
+        }
         job.cgroup.terminate();
         self.poller.set(Timer::Kill(id), GRACE);
         self.poller.set(Timer::Settle(id), SETTLE_EVERY);
