@@ -228,7 +228,6 @@ impl ControlPlane {
     fn on_timer(&mut self, timer: Timer) {
         match timer {
             Timer::Timeout(id) => self.end_job(id, EndReason::TimedOut),
-            Timer::Kill(id) => self.kill_job(id),
             Timer::Settle(id) => self.settle_job(id),
             Timer::Drain(id) => self.finish_job(id),
             Timer::Respawn(id) => self.respawn(id),

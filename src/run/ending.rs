@@ -28,7 +28,7 @@ pub(crate) struct Lingering {
 }
 
 impl ControlPlane {
-    /// Asks a command to end: SIGTERM for its whole tree, SIGKILL later.
+    /// Asks a command to end: SIGTERM for its whole tree, then `settle_job`.
     pub(crate) fn end_job(&mut self, id: u64, reason: EndReason) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
@@ -39,6 +39,7 @@ impl ControlPlane {
         job.ending = Some(Ending {
             reason,
             since: Instant::now(),
+            killed: None,
         });
         if !job.reported && job.cgroup.remove() {
             // pid 1 has not come to it yet. Without its cgroup it cannot
@@ -46,34 +47,36 @@ impl ControlPlane {
             return self.finish_job(id);
         }
         job.cgroup.terminate();
-        self.poller.set(Timer::Kill(id), GRACE);
         self.poller.set(Timer::Settle(id), SETTLE_EVERY);
     }
 
-    pub(crate) fn kill_job(&mut self, id: u64) {
-        let Some(job) = self.jobs.get(&id) else {
-            return;
-        };
-        if let Err(error) = job.cgroup.kill() {
-            log::warn!("cannot kill command {id}: {error}");
-        }
-    }
-
-    /// An ending command is done when nothing of its tree is left.
+    /// An ending command is done when nothing of its tree is left. After a
+    /// while that is seen to; only what was killed is ever given up.
     pub(crate) fn settle_job(&mut self, id: u64) {
-        let Some(job) = self.jobs.get(&id) else {
+        let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
-        let Some(ending) = &job.ending else { return };
+        let Some(ending) = &mut job.ending else {
+            return;
+        };
         let is_gone = job.reported && !job.cgroup.is_populated();
-        if !is_gone && ending.since.elapsed() < GIVE_UP {
-            return self.poller.set(Timer::Settle(id), SETTLE_EVERY);
+        let is_given_up = ending
+            .killed
+            .is_some_and(|killed| killed.elapsed() >= GIVE_UP);
+        if is_gone || is_given_up {
+            if !is_gone {
+                log::error!("command {id} is still there after it was killed");
+            }
+            self.on_output(id);
+            return self.finish_job(id);
         }
-        if !is_gone {
-            log::error!("command {id} is still there after it was killed");
+        if ending.killed.is_none() && ending.since.elapsed() >= GRACE {
+            ending.killed = Some(Instant::now());
+            if let Err(error) = job.cgroup.kill() {
+                log::warn!("cannot kill command {id}: {error}");
+            }
         }
-        self.on_output(id);
-        self.finish_job(id);
+        self.poller.set(Timer::Settle(id), SETTLE_EVERY);
     }
 
     /// The sandbox is gone, and the command with it.
@@ -138,9 +141,8 @@ impl ControlPlane {
     }
 
     pub(crate) fn unset_timers(&mut self, id: u64) {
-        let timers: [fn(u64) -> Timer; 6] = [
+        let timers: [fn(u64) -> Timer; 5] = [
             Timer::Timeout,
-            Timer::Kill,
             Timer::Settle,
             Timer::Drain,
             Timer::Respawn,

@@ -87,6 +87,8 @@ pub(crate) enum EndReason {
 pub(crate) struct Ending {
     pub(crate) reason: EndReason,
     pub(crate) since: Instant,
+    /// When it was sent SIGKILL.
+    pub(crate) killed: Option<Instant>,
 }
 
 impl Job {
