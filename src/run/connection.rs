@@ -24,6 +24,7 @@ pub(crate) struct Connection {
     socket: OwnedFd,
     lines: LineBuffer,
     fds: VecDeque<OwnedFd>,
+    is_closed: bool,
     queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     /// Bytes of the first queued message that are sent already.
     sent: usize,
@@ -57,6 +58,7 @@ impl Connection {
             socket,
             lines: LineBuffer::new(MAX_LINE),
             fds: VecDeque::new(),
+            is_closed: false,
             queue: VecDeque::new(),
             sent: 0,
             waiting: 0,
@@ -74,12 +76,22 @@ impl Connection {
         self.waiting > HIGH_WATER
     }
 
-    /// Reads one turn; [`Connection::next_line`] gives what it was.
+    /// Reads one turn; [`Connection::next_line`] gives what it was. Once it
+    /// has said that the client is gone it says so again.
     pub(crate) fn read(&mut self) -> ReadState {
+        if self.is_closed {
+            return ReadState::Closed;
+        }
         if self.is_slow() {
             // Taken up again when the queue has been written.
             return ReadState::Drained;
         }
+        let state = self.read_turn();
+        self.is_closed = state == ReadState::Closed;
+        state
+    }
+
+    fn read_turn(&mut self) -> ReadState {
         let mut buffer = vec![0; 16 << 10];
         let mut total = 0;
         while total < TURN {

@@ -38,6 +38,9 @@ const FIRST_CLIENT: Duration = Duration::from_secs(60);
 /// How long the last answers may take to be read.
 const LEAVE: Duration = Duration::from_secs(1);
 const MAX_CONNECTIONS: usize = 256;
+/// Most requests of one client before others get their turn: it takes a
+/// moment to start a command.
+const LINES: usize = 8;
 
 /// What does not change while the control plane lives.
 #[derive(Debug)]
@@ -328,27 +331,36 @@ impl ControlPlane {
     fn on_connection(&mut self, id: u64) {
         // First out, then in: reading may have been put off until then.
         self.flush_connection(id);
-        self.serve_lines(id);
+        let mut is_served = self.serve_lines(id);
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        let state = connection.read();
-        self.serve_lines(id);
+        let mut state = ReadState::MoreToRead;
+        if is_served {
+            state = connection.read();
+            is_served = self.serve_lines(id);
+        }
         match state {
-            ReadState::Drained => {}
-            ReadState::MoreToRead => self.poller.again(Source::Connection(id)),
-            ReadState::Closed => self.close_connection(id),
+            ReadState::Closed if is_served => self.close_connection(id),
+            ReadState::Drained if is_served => {}
+            _ => self.poller.again(Source::Connection(id)),
         }
         self.flush_connection(id);
     }
 
-    fn serve_lines(&mut self, id: u64) {
-        while let Some(connection) = self.connections.get_mut(&id) {
+    /// Serves the requests of one turn; returns whether that was all.
+    fn serve_lines(&mut self, id: u64) -> bool {
+        for _ in 0..LINES {
+            let Some(connection) = self.connections.get_mut(&id) else {
+                return true;
+            };
             let Some(line) = connection.next_line() else {
-                return connection.close_unclaimed_fds();
+                connection.close_unclaimed_fds();
+                return true;
             };
             self.on_line(id, line);
         }
+        false
     }
 
     pub(crate) fn flush_connection(&mut self, id: u64) {
