@@ -200,6 +200,27 @@ fn commands_end_with_the_client_that_asked_for_them() {
     client.shell(&format!("pkill -f 'sleep {background}'"));
 }
 
+/// pid 1 takes commands one by one: many of these are over before their turn.
+#[test]
+fn commands_cancelled_before_they_start_never_start() {
+    let Some(sandbox) = shared() else { return };
+    let mut client = sandbox.client();
+    let marker = marker();
+    let command = format!("trap '' TERM; touch started-{marker}; exec sleep {marker}");
+    let ids: Vec<u64> = (0..100).map(|_| client.start(&command)).collect();
+    let cancels: Vec<u64> = ids
+        .iter()
+        .map(|id| client.send("cancel", json!({"request": id})))
+        .collect();
+    for (id, cancel) in ids.into_iter().zip(cancels) {
+        assert_eq!(client.answer(cancel).unwrap()["was_running"], true);
+        assert_eq!(client.answer(id).unwrap()["ended"], "cancelled");
+    }
+    // Its turn comes after all of theirs.
+    assert_next_command_works(&mut client);
+    assert_eq!(host::processes_with(&marker), Vec::<u32>::new());
+}
+
 #[test]
 fn many_commands_that_time_out_together_all_end() {
     let Some(mut client) = client() else { return };

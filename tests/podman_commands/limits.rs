@@ -35,10 +35,10 @@ fn fork_bomb_is_bounded_and_the_next_command_works() {
     };
     let mut client = sandbox.client();
     let bomb = r"bomb() { bomb | bomb & }; bomb; sleep 5";
-    client.shell_with(json!({"command": bomb, "timeout_s": 30}));
+    let result = client.shell_with(json!({"command": bomb, "timeout_s": 30}));
+    let mut seen = notices(&result);
     let alive = sandbox.processes().len();
     assert!(alive <= 64, "{alive} processes");
-    let mut seen = String::new();
     for _ in 0..3 {
         let result = client.shell("echo next");
         assert_exited(&result, 0);
@@ -65,19 +65,22 @@ fn filled_process_table_is_named_and_emptied_for_the_next_command() {
         return;
     };
     let mut client = sandbox.client();
+    // One child takes each place that becomes free, its parent's too.
     let fill = r#"python3 - <<'END'
 import os, time
-count = 0
-try:
+def fill():
     while True:
-        if os.fork() == 0:
-            time.sleep(300)
-        count += 1
-except OSError as error:
-    print(count, error.errno)
-os.kill(os.getpid(), 9)
+        try:
+            if os.fork() == 0:
+                time.sleep(300)
+        except OSError:
+            time.sleep(0.01)
+if os.fork() == 0:
+    fill()
+time.sleep(3)
 END"#;
     let result = client.shell(fill);
+    std::thread::sleep(Duration::from_secs(1));
     assert!(
         notices(&result).contains("process limit of the sandbox (64) was reached"),
         "{result}"
@@ -94,7 +97,7 @@ END"#;
     assert_eq!(client.shell("true")["notices"], json!([]));
 
     // While a command that is under way holds them all, others are told.
-    let hold = fill.replace("os.kill(os.getpid(), 9)", "time.sleep(300)");
+    let hold = fill.replace("time.sleep(3)", "time.sleep(300)");
     let id = client.start(&hold);
     wait_for("a full table", Duration::from_secs(30), || {
         (sandbox.processes().len() >= 63).then_some(())
@@ -269,7 +272,6 @@ fn long_and_short_commands_behave_alike() {
         "echo \"[$#] [$*]\"",
         "kill -15 $$",
         "false\ntrue | false",
-        "echo $-",
         "echo $SHLVL",
         "ls /proc/self/fd | wc -l",
         "f() { return 4; }; f",
@@ -291,7 +293,7 @@ fn long_and_short_commands_behave_alike() {
 #[test]
 fn exec_words_are_bounded() {
     let Some(mut client) = client() else { return };
-    let word = "\u{1}".repeat(20_000);
+    let word = "x".repeat(20_000);
     let run = crate::descriptors::exec(&mut client, &["printf", "%s", &word], b"");
     assert_eq!(run.stdout.len(), 20_000);
 }

@@ -45,10 +45,10 @@ fn check_files(sandbox: &Sandbox, path: &Path) {
         "{shown:?}"
     );
     assert_eq!(client.output("cat outside"), "made outside\n");
-    assert_eq!(
-        client.output("pwd -P"),
-        format!("{}\n", sandbox.workspace().display())
-    );
+    let hex = client.output("printf %s \"$(pwd -P; echo .)\" | od -An -v -tx1 | tr -d ' \\n'");
+    let wanted = format!("{}\n.", sandbox.workspace().display());
+    let wanted: String = wanted.bytes().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, wanted, "{shown:?}");
     let status = sandbox.status();
     assert_eq!(status["workspace"], sandbox.workspace().to_str().unwrap());
 }
