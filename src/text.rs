@@ -51,10 +51,15 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 /// Control characters, and the format characters that reorder or hide text
-/// (bidirectional overrides, zero-width space, line separators).
+/// (bidirectional overrides, zero-width and filler characters, line separators,
+/// tags, with which a model can be told what a person does not see).
 pub(crate) fn is_unsafe(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180e}'
+            | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 fn push_escape(out: &mut String, c: char) {
@@ -96,6 +101,12 @@ mod tests {
             printable("x\nNOTE: \u{202e}y\u{9b}"),
             "x\\nNOTE: \\u{202e}y\\x9b"
         );
+    }
+
+    #[test]
+    fn invisible_characters_are_shown() {
+        let shown = show("a\u{e0041}b\u{61c}c\u{ad}d\u{3164}".as_bytes());
+        assert_eq!(shown.text, "a\\u{e0041}b\\u{61c}c\\xadd\\u{3164}");
     }
 
     #[test]

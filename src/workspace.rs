@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use sha2::{Digest, Sha256};
 
 use crate::dirs::Dirs;
+use crate::places;
 
 /// First 8 hex digits of the SHA-256 of the workspace's real path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -237,7 +238,7 @@ fn refusal_by_path(path: &Path, dirs: &Dirs) -> Option<String> {
     if path == Path::new("/") {
         return Some("it is the root of the file system".to_owned());
     }
-    let home = real_or_same(&dirs.home);
+    let home = places::real(&dirs.home);
     if path == home || path == dirs.home {
         return Some("it is the home directory itself".to_owned());
     }
@@ -249,18 +250,9 @@ fn refusal_by_path(path: &Path, dirs: &Dirs) -> Option<String> {
     {
         return Some(format!("it lies in {tree:?}, which belongs to the system"));
     }
-    private_places(dirs, &home)
-        .into_iter()
-        .find_map(|(place, what)| {
-            let place = real_or_same(&place);
-            if path.starts_with(&place) {
-                Some(format!("it lies in {what} {place:?}"))
-            } else if place.starts_with(path) {
-                Some(format!("it contains {what} {place:?}"))
-            } else {
-                None
-            }
-        })
+    places::of_user(dirs)
+        .iter()
+        .find_map(|place| place.refusal(path))
 }
 
 fn system_tree(path: &Path) -> Option<PathBuf> {
@@ -286,42 +278,6 @@ fn system_tree(path: &Path) -> Option<PathBuf> {
         };
     }
     None
-}
-
-/// Directories whose content would hand the agent the sandbox itself.
-fn private_places(dirs: &Dirs, home: &Path) -> [(PathBuf, &'static str); 11] {
-    let storage = std::env::var_os("XDG_DATA_HOME")
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute())
-        .unwrap_or_else(|| home.join(".local/share"))
-        .join("containers");
-    [
-        (dirs.config.clone(), "umwelt's configuration directory"),
-        (dirs.state.clone(), "umwelt's state directory"),
-        (dirs.data.clone(), "umwelt's data directory"),
-        (dirs.runtime.clone(), "the runtime directory"),
-        (storage, "podman's storage"),
-        (
-            dirs.config.with_file_name("containers"),
-            "podman's configuration",
-        ),
-        // What is written here is run, or believed, on the host.
-        (
-            dirs.config.with_file_name("systemd"),
-            "the user's systemd units",
-        ),
-        (
-            dirs.config.with_file_name("autostart"),
-            "the desktop's autostart directory",
-        ),
-        (home.join(".local/bin"), "the user's own programs"),
-        (home.join(".ssh"), "the user's ssh directory"),
-        (home.join(".gnupg"), "the user's keys"),
-    ]
-}
-
-fn real_or_same(path: &Path) -> PathBuf {
-    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 #[derive(Debug)]
@@ -476,10 +432,55 @@ mod tests {
             "/home/u/.local/state/umwelt",
             "/home/u/.ssh",
             "/home/u/.local/bin",
+            "/home/u/bin",
+            "/home/u/.config/git",
             "/home/u/.config/systemd/user",
             "/home/u/.local/share/containers/storage",
         ] {
             assert!(refused(path), "{path} should be refused");
+        }
+    }
+
+    #[test]
+    fn directories_with_linked_settings_are_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let home = temp.path().canonicalize().unwrap();
+        let dotfiles = home.join("dotfiles");
+        for dir in [
+            "dotfiles",
+            "p",
+            ".config/umwelt",
+            ".config/git",
+            ".config/containers/containers.conf.d",
+        ] {
+            std::fs::create_dir_all(home.join(dir)).unwrap();
+        }
+        let resolve = |name: &str| Workspace::resolve(&home.join(name), &dirs(&home));
+        assert!(resolve("dotfiles").is_ok());
+        for (link, reason) in [
+            (".config/umwelt/umwelt.toml", "umwelt's configuration"),
+            (".config/containers/storage.conf", "podman's configuration"),
+            (
+                ".config/containers/containers.conf.d/x.conf",
+                "podman's configuration",
+            ),
+            (".gitconfig", "git runs programs that it names"),
+            (".config/git/config", "git runs programs that it names"),
+        ] {
+            std::fs::write(dotfiles.join("file"), "").unwrap();
+            std::os::unix::fs::symlink(dotfiles.join("file"), home.join(link)).unwrap();
+            let error = resolve("dotfiles").unwrap_err().to_string();
+            assert!(error.contains(reason), "{link}: {error}");
+            assert!(resolve("p").is_ok());
+            // A link that dangles decides where the file is made.
+            std::fs::remove_file(dotfiles.join("file")).unwrap();
+            assert!(resolve("dotfiles").is_err(), "{link}");
+            // And whoever can change a link on the way need not hold the end.
+            std::os::unix::fs::symlink("../p/file", dotfiles.join("file")).unwrap();
+            assert!(resolve("dotfiles").is_err(), "{link}");
+            assert!(resolve("p").is_err(), "{link}");
+            std::fs::remove_file(dotfiles.join("file")).unwrap();
+            std::fs::remove_file(home.join(link)).unwrap();
         }
     }
 

@@ -1,12 +1,17 @@
 //! Bytes of a stream -> lines of bounded length. Pure.
 
+/// Memory that is kept for the next lines; more goes once it is not needed.
+const KEEP: usize = 64 << 10;
+
 /// Collects a stream into lines that end with LF; no other byte separates.
 #[derive(Debug)]
 pub(crate) struct LineBuffer {
     pending: Vec<u8>,
-    /// Where in `pending` the next line begins: what is before it was taken.
+    /// Where the first line begins that was not handed out yet. What is before
+    /// it goes all at once: to move the rest for each line would take time in
+    /// the square of the number of lines.
     start: usize,
-    /// How much of `pending` is known to hold no LF after `start`.
+    /// How much of `pending` is known to hold no further LF.
     scanned: usize,
     limit: usize,
     /// Inside a line that is too long: its bytes are thrown away until the LF.
@@ -31,17 +36,13 @@ impl LineBuffer {
         }
     }
 
-    /// Takes in bytes as they came; memory stays below the limit plus one read.
+    /// Takes in bytes as they came; memory stays below the limit plus one read
+    /// where all lines are taken out after each.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        self.pending.drain(..self.start);
-        self.scanned -= self.start;
-        self.start = 0;
+        if self.start > self.pending.len() / 2 {
+            self.compact();
+        }
         self.pending.extend_from_slice(bytes);
-    }
-
-    /// Whether no part of a further line has come yet.
-    pub(crate) fn is_at_start(&self) -> bool {
-        self.start == self.pending.len() && !self.skipping
     }
 
     /// The next line without its LF (and without a CR before it), if one is
@@ -50,33 +51,43 @@ impl LineBuffer {
         let rest = self.pending.get(self.scanned..).unwrap_or_default();
         let Some(found) = rest.iter().position(|byte| *byte == b'\n') else {
             self.scanned = self.pending.len();
-            if self.skipping || self.pending.len() - self.start > self.limit {
+            self.compact();
+            if self.skipping || self.pending.len() > self.limit {
                 self.skipping = true;
-                self.clear();
+                self.pending = Vec::new();
+                self.scanned = 0;
             }
             return None;
         };
         let end = self.scanned + found;
         let line = self.pending.get(self.start..end).unwrap_or_default();
-        let mut line = line.to_vec();
         self.start = end + 1;
         self.scanned = self.start;
-        if self.start == self.pending.len() {
-            self.clear();
-        }
         if std::mem::take(&mut self.skipping) || line.len() > self.limit {
             return Some(Line::TooLong);
         }
-        if line.last() == Some(&b'\r') {
-            line.pop();
-        }
-        Some(Line::Complete(line))
+        Some(Line::Complete(
+            line.strip_suffix(b"\r").unwrap_or(line).to_vec(),
+        ))
     }
 
-    /// Gives the memory back too: a long line is rare.
-    fn clear(&mut self) {
-        self.pending = Vec::new();
-        (self.start, self.scanned) = (0, 0);
+    /// Whether a line has begun that is not complete. All complete ones must
+    /// have been taken out.
+    pub(crate) fn is_mid_line(&self) -> bool {
+        self.skipping || self.start < self.pending.len()
+    }
+
+    /// Lets go of the lines that were handed out, and of their memory.
+    fn compact(&mut self) {
+        if self.start == 0 {
+            return;
+        }
+        self.pending.drain(..self.start);
+        self.scanned -= self.start;
+        self.start = 0;
+        if self.pending.capacity() > KEEP {
+            self.pending.shrink_to(KEEP);
+        }
     }
 }
 
@@ -112,19 +123,28 @@ mod tests {
     }
 
     #[test]
-    fn start_of_a_line_is_told_from_its_middle() {
-        let mut buffer = LineBuffer::new(4);
-        assert!(buffer.is_at_start());
-        for (bytes, at_start) in [
-            ("a", false),
-            ("\nb\n", true),
-            ("123456", false),
-            ("\n", true),
-        ] {
-            buffer.push(bytes.as_bytes());
-            lines(&mut buffer);
-            assert_eq!(buffer.is_at_start(), at_start, "{bytes:?}");
+    fn lines_are_taken_out_without_moving_the_rest() {
+        let mut buffer = LineBuffer::new(16);
+        buffer.push(&[b'\n'; 1 << 20]);
+        let place = |buffer: &LineBuffer| (buffer.pending.as_ptr(), buffer.pending.len());
+        let before = place(&buffer);
+        for _ in 0..1 << 20 {
+            assert_eq!(buffer.next_line(), Some(Line::Complete(Vec::new())));
+            assert_eq!(place(&buffer), before);
         }
+        assert_eq!(buffer.next_line(), None);
+    }
+
+    #[test]
+    fn memory_of_a_line_goes_with_it() {
+        let mut buffer = LineBuffer::new(4 << 20);
+        buffer.push(&[b'x'; 4 << 20]);
+        buffer.push(b"\nrest");
+        assert_eq!(lines(&mut buffer).len(), 1);
+        assert!(buffer.is_mid_line() && buffer.pending.capacity() <= KEEP);
+        buffer.push(b"\n");
+        assert_eq!(lines(&mut buffer), [Line::Complete(b"rest".to_vec())]);
+        assert!(!buffer.is_mid_line());
     }
 
     #[test]

@@ -14,6 +14,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// Part of [`ListReply`], as the configuration has it.
+pub(crate) use crate::config::Resources;
+
 /// Raised whenever a client of the old version could misread the new one.
 pub(crate) const API_VERSION: u32 = 1;
 /// Longest accepted line, in bytes, the newline not counted.
@@ -215,21 +218,16 @@ pub(crate) struct ListReply {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MountEntry {
     pub(crate) path: String,
-    /// `rw`, `ro` or `tmpfs`.
+    /// `rw`, `ro`, `tmpfs` or `masked`.
     pub(crate) mode: String,
     /// The layer that asked for it: `workspace`, `base`, `scratch` or `umwelt`.
     pub(crate) source: String,
     /// Bytes, for a tmpfs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) size: Option<u64>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Resources {
-    /// Bytes.
-    pub(crate) memory: u64,
-    pub(crate) cpus: f64,
-    pub(crate) pids_limit: u64,
+    /// Why a masked path is hidden.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
 }
 
 /// How a command ended; the three ways of not ending normally are kept apart.
@@ -385,10 +383,12 @@ impl Request {
         let params = object
             .entry("params")
             .or_insert_with(|| serde_json::json!({}));
-        // A list would be taken as the values of the fields, in their order.
+        // serde would take an array for the fields in their order.
         if !params.is_object() {
-            let error = ApiError::bad_request("\"params\" must be an object");
-            return Err((Some(id), error));
+            return Err((
+                Some(id),
+                ApiError::bad_request("\"params\" must be an object"),
+            ));
         }
         match serde_json::from_value(value) {
             Ok(call) => Ok(Request { id, call }),
@@ -426,8 +426,7 @@ mod tests {
             &br#"{"id":3,"method":"dance"}"#[..],
             br#"{"id":3,"method":"ping","params":{"x":1}}"#,
             br#"{"id":3,"method":"shell","params":{"command":1}}"#,
-            br#"{"id":3,"method":"shell","params":["true",null,null,false]}"#,
-            br#"{"id":3,"method":"ping","params":null}"#,
+            br#"{"id":3,"method":"shell","params":["true"]}"#,
             br#"{"id":3,"method":"shell","params":{"command":"a"},"extra":1}"#,
             br#"{"id":3}"#,
         ] {

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::api::Resources;
+use crate::config::mask::{Mask, MaskTarget, check_reason};
 use crate::config::value::{expand_path, parse_size};
 use crate::config::{ConfigError, file};
 use crate::dirs::Dirs;
@@ -24,6 +24,16 @@ pub(crate) struct Config {
     pub(crate) shell: ShellLimits,
     pub(crate) scratch: ScratchSizes,
     pub(crate) mounts: Vec<BaseMount>,
+    pub(crate) masks: Vec<Mask>,
+}
+
+/// What all of a sandbox together may take. Also told to clients as it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Resources {
+    /// Bytes.
+    pub(crate) memory: u64,
+    pub(crate) cpus: f64,
+    pub(crate) pids_limit: u64,
 }
 
 /// Seconds.
@@ -62,6 +72,8 @@ struct Raw {
     #[serde(default)]
     scratch: RawScratch,
     mounts: Option<Vec<RawMount>>,
+    #[serde(default)]
+    mask: Vec<RawMask>,
 }
 
 #[derive(Default, Deserialize)]
@@ -96,6 +108,14 @@ struct RawMount {
     size: Option<Spanned<String>>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMask {
+    path: Spanned<String>,
+    reason: Option<Spanned<String>>,
+    hide: Option<Spanned<bool>>,
+}
+
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum MountKind {
@@ -106,12 +126,7 @@ enum MountKind {
 impl Config {
     /// Reads the user's base config; without one, the shipped values hold.
     pub(crate) fn load(dirs: &Dirs) -> Result<Config, ConfigError> {
-        let shipped = Reader {
-            path: Path::new("share/umwelt.toml"),
-            text: SHIPPED,
-            home: &dirs.home,
-        };
-        let shipped = shipped.read(None)?;
+        let shipped = Config::shipped(&dirs.home)?;
         let path = dirs.base_config();
         match file::load(&path)? {
             None => Ok(shipped),
@@ -122,6 +137,24 @@ impl Config {
             }
             .read(Some(shipped)),
         }
+    }
+
+    /// The masks at the end of the shipped file are read one by one: its whole
+    /// document would leave half a megabyte of heap to every `umwelt-mcp`.
+    fn shipped(home: &Path) -> Result<Config, ConfigError> {
+        let mut parts = SHIPPED.split("\n[[mask]]\n");
+        let reader = |text| Reader {
+            path: Path::new("share/umwelt.toml"),
+            text,
+            home,
+        };
+        let mut config = reader(parts.next().unwrap_or_default()).read(None)?;
+        for text in parts {
+            let reader = reader(text);
+            let raw = toml::from_str(text).map_err(|error| reader.syntax_error(&error))?;
+            config.masks = reader.masks(vec![raw], config.masks)?;
+        }
+        Ok(config)
     }
 }
 
@@ -134,9 +167,11 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// `base` holds the value of each key that the file leaves out, except the
-    /// mounts of the shipped file: a user's file lists all it wants.
+    /// mounts of the shipped file: a user's file lists all it wants. The masks
+    /// of both hold.
     fn read(&self, base: Option<Config>) -> Result<Config, ConfigError> {
         let raw: Raw = toml::from_str(self.text).map_err(|error| self.syntax_error(&error))?;
+        let masks = base.as_ref().map(|b| b.masks.clone()).unwrap_or_default();
         let base = base.as_ref();
         let config = Config {
             image: self.value(
@@ -172,6 +207,7 @@ impl Reader<'_> {
                 .into_iter()
                 .map(|raw| self.mount(raw))
                 .collect::<Result<_, _>>()?,
+            masks: self.masks(raw.mask, masks)?,
         };
         Ok(config)
     }
@@ -273,6 +309,36 @@ impl Reader<'_> {
                 Err(self.error(at, "mounts.size", "a tmpfs needs a size".to_owned()))
             }
         }
+    }
+
+    /// The masks of `base` and those of the file. For the same path the later
+    /// one counts; `hide = false` takes one away.
+    fn masks(&self, raw: Vec<RawMask>, base: Vec<Mask>) -> Result<Vec<Mask>, ConfigError> {
+        let mut masks = base;
+        for raw in raw {
+            let at = raw.path.span().start;
+            let target = self.check("mask.path", raw.path, |text| {
+                MaskTarget::parse(expand_path(&text, self.home)?)
+            })?;
+            let reason = raw
+                .reason
+                .map(|reason| self.check("mask.reason", reason, check_reason))
+                .transpose()?;
+            let known = masks.iter().position(|mask| mask.target == target);
+            match (raw.hide.is_none_or(Spanned::into_inner), known) {
+                (true, Some(known)) => {
+                    masks.remove(known);
+                    masks.push(Mask { target, reason });
+                }
+                (true, None) => masks.push(Mask { target, reason }),
+                (false, Some(known)) => drop(masks.remove(known)),
+                (false, None) => {
+                    let message = "no mask has this path: there is nothing to take away";
+                    return Err(self.error(at, "mask.hide", message.to_owned()));
+                }
+            }
+        }
+        Ok(masks)
     }
 
     fn value<T, U>(
@@ -394,13 +460,7 @@ mod tests {
 
     fn read(text: &str) -> Result<Config, String> {
         let home = Path::new("/home/u");
-        let shipped = Reader {
-            path: Path::new("share/umwelt.toml"),
-            text: SHIPPED,
-            home,
-        }
-        .read(None)
-        .unwrap();
+        let shipped = Config::shipped(home).unwrap();
         Reader {
             path: Path::new("/c/umwelt.toml"),
             text,
@@ -444,6 +504,31 @@ mod tests {
     }
 
     #[test]
+    fn masks_are_added_to_the_shipped_ones_and_can_be_taken_away() {
+        let shipped = read("").unwrap().masks;
+        assert!(shipped.len() > 50);
+        assert!(shipped.iter().all(|mask| mask.reason.is_some()));
+        let text = "[[mask]]\npath='/x/*.key'\n[[mask]]\npath='$HOME/.ssh'\nhide=false\n";
+        let masks = read(text).unwrap().masks;
+        assert_eq!(masks.len(), shipped.len());
+        let ssh = MaskTarget::Path("/home/u/.ssh".into());
+        assert!(shipped.iter().any(|mask| mask.target == ssh));
+        assert!(!masks.iter().any(|mask| mask.target == ssh));
+        assert_eq!(
+            masks.last().unwrap().target,
+            MaskTarget::parse("/x/*.key".into()).unwrap()
+        );
+    }
+
+    #[test]
+    fn shipped_text_as_the_users_file_changes_nothing() {
+        assert_eq!(read(SHIPPED).unwrap().masks, read("").unwrap().masks);
+        assert!(read(SHIPPED).unwrap().mounts.contains(&BaseMount::Bind {
+            path: "/home/u/.config".into()
+        }));
+    }
+
+    #[test]
     fn errors_name_file_line_and_key() {
         let cases = [
             (
@@ -478,6 +563,20 @@ mod tests {
                 "[[mounts]]\ntype='tmpfs'\npath='/x'\n",
                 "line 3: mounts.size: a tmpfs needs a size",
             ),
+            ("[[mask]]\npath='x'\n", "line 2: mask.path: \"x\" is not an"),
+            ("[[mask]]\npath='$HOME/*/x'\n", "line 2: mask.path:"),
+            ("[[mask]]\nreason='x'\n", "line 1: missing field `path`"),
+            ("[[mask]]\npath='/x'\nreason='a\u{7}b'\n", "line 3: "),
+            (
+                "[[mask]]\npath='/x'\nreason=''\n",
+                "line 3: mask.reason: must be one line",
+            ),
+            (
+                "\n[[mask]]\npath='/x'\nhide=false\n",
+                "line 3: mask.hide: no mask has this path",
+            ),
+            ("[[mask]]\npath='/x'\nmode='rw'\n", "unknown field `mode`"),
+            ("[mask]\npath='/x'\n", "line 1: invalid type"),
             ("image = 'a'\nimage = 'b'\n", "line 2: duplicate key"),
             ("[resources]\ncpus = nan\n", "resources.cpus"),
         ];

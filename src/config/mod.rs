@@ -2,9 +2,11 @@
 
 mod base;
 mod file;
+pub(crate) mod mask;
 mod value;
 
-pub(crate) use base::{BaseMount, Config};
+pub(crate) use base::{BaseMount, Config, Resources};
+pub(crate) use mask::{Mask, MaskTarget};
 
 use std::fmt;
 use std::io;

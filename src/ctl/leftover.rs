@@ -3,7 +3,6 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::path::PathBuf;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -98,9 +97,7 @@ fn call(args: &[OsString]) -> Result<Vec<u8>, CtlError> {
     };
     let run = || -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
         let (mut stdout, mut stderr) = (memory_file()?, memory_file()?);
-        // Whatever directory this is called in may be a workspace.
-        let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/nonexistent"));
-        let child = podman::command(&podman::search_path(&here), args)
+        let child = podman::command(&podman::trusted_search_path(), args)
             .stdout(stdout.try_clone()?)
             .stderr(stderr.try_clone()?)
             .spawn()?;

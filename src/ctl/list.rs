@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::api::client::Client;
-use crate::api::{Call, Empty, ListReply};
+use crate::api::{Call, Empty, ListReply, MountEntry};
 use crate::cli;
 use crate::ctl::CLIENT;
 use crate::ctl::args::{Args, Operands, Subcommand};
@@ -82,7 +82,7 @@ fn render(reply: &ListReply) -> String {
                         .map_or_else(|| "-".to_owned(), output::render_size),
                 ),
                 Cell::plain(&mount.source),
-                Cell::plain(&mount.path),
+                Cell::plain(with_reason(mount)),
             ]
         })
         .collect();
@@ -97,6 +97,13 @@ fn render(reply: &ListReply) -> String {
     out
 }
 
+fn with_reason(mount: &MountEntry) -> String {
+    match &mount.reason {
+        Some(reason) => format!("{}  ({reason})", mount.path),
+        None => mount.path.clone(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +114,7 @@ mod tests {
             "workspace": "/w", "network": "none",
             "mounts": [
                 {"path": "/w", "mode": "rw", "source": "workspace"},
+                {"path": "/h/a", "mode": "masked", "source": "base", "reason": "x\ny"},
                 {"path": "/tmp", "mode": "tmpfs", "source": "umwelt", "size": 1u64 << 30},
             ],
             "resources": {"memory": 4u64 << 30, "cpus": 1.5, "pids_limit": 1024},
@@ -118,8 +126,9 @@ mod tests {
             render(&reply),
             "workspace  /w\nnetwork    none\nmemory     4g\ncpus       1.5\n\
              processes  1024\ntimeout    2m 0s (at most 1h 0m)\n\n\
-             MODE   SIZE  SOURCE     PATH\nrw     -     workspace  /w\n\
-             tmpfs  1g    umwelt     /tmp\nnote: a\\nb\n"
+             MODE    SIZE  SOURCE     PATH\nrw      -     workspace  /w\n\
+             masked  -     base       /h/a  (x\\ny)\n\
+             tmpfs   1g    umwelt     /tmp\nnote: a\\nb\n"
         );
     }
 }

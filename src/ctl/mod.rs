@@ -157,6 +157,10 @@ impl CtlError {
             )),
             CtlError::NotRunning { .. } => Some(format!("see what runs with: {NAME} status")),
             CtlError::StillThere { what, .. } => Some(CtlError::hard_hint(what)),
+            CtlError::NoPodman => Some(
+                "install podman; of PATH only ~/.local/bin, ~/bin and what root alone can write are searched"
+                    .to_owned(),
+            ),
             CtlError::Held { .. } => Some("try again in a moment".to_owned()),
             CtlError::NotATerminal => Some(format!(
                 "run a command without a terminal with: {NAME} exec WORKSPACE -- CMD"

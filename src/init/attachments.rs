@@ -3,7 +3,7 @@
 //! All of them are close-on-exec; what a command keeps is placed by number in
 //! its own process.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::pty::OpenptFlags;
@@ -60,6 +60,43 @@ impl Attachments {
             script,
         };
         Ok((attachments, master))
+    }
+
+    /// What a process that is in its cgroup still needs, for [`Handed`].
+    pub(super) fn streams_and_script(&self) -> Vec<BorrowedFd<'_>> {
+        let streams = match &self.streams {
+            Streams::Pipes(pipes) => pipes.as_slice(),
+            Streams::Terminal(slave) => std::slice::from_ref(slave),
+        };
+        streams
+            .iter()
+            .chain(&self.script)
+            .map(AsFd::as_fd)
+            .collect()
+    }
+}
+
+/// What a process on standby is handed with its command.
+#[derive(Debug)]
+pub(super) struct Handed {
+    pub(super) streams: Streams,
+    pub(super) script: Option<OwnedFd>,
+}
+
+impl Handed {
+    /// Gives each descriptor its role again.
+    pub(super) fn from_order(spawn: &Spawn, descriptors: Vec<OwnedFd>) -> Result<Handed, Failure> {
+        let mut descriptors = descriptors.into_iter();
+        let mut next = || {
+            let missing = Failure::new(Stage::Message, Errno::BADMSG);
+            descriptors.next().ok_or(missing)
+        };
+        let streams = match spawn.stdio {
+            Stdio::Pipes => Streams::Pipes([next()?, next()?, next()?]),
+            Stdio::Terminal { .. } => Streams::Terminal(next()?),
+        };
+        let script = spawn.script.then(&mut next).transpose()?;
+        Ok(Handed { streams, script })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -11,16 +11,18 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::attachments::{Attachments, Streams};
-use super::wire::{FromInit, Spawn, Stage};
-use crate::sys::spawn;
+use super::attachments::{Attachments, Handed, Streams};
+use super::wire::{FromInit, MAX_PACKET, Spawn, Stage};
+use crate::sys::{fdpass, spawn};
 
 /// The child's number of the descriptor with the command text.
 const SCRIPT: i32 = 3;
 const UMASK: Mode = Mode::WGRP.union(Mode::WOTH);
 
-/// Longest form of a `Failure` in the status pipe.
+/// Longest report in the status pipe: `TAKEN` and a `Failure`.
 pub(super) const MAX_REPORT: usize = 64;
+/// Tells that a process on standby has its command. It does not begin JSON.
+pub(super) const TAKEN: u8 = b'+';
 
 /// Why a command did not start. The child writes it to its status pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,9 +66,58 @@ impl Failure {
 pub(super) fn run(
     spawn: &Spawn,
     attachments: &Attachments,
-    mut status: impl Write,
+    status: impl Write,
 ) -> Result<Infallible, ()> {
-    let Err(failure) = become_command(spawn, attachments);
+    // First of all: from here on the control plane can kill this process.
+    let Err(failure) = join_cgroup(&attachments.cgroup)
+        .map_err(Failure::at(Stage::Exec))
+        .and_then(|()| become_command(spawn, &attachments.streams, attachments.script.as_ref()));
+    report(failure, status)
+}
+
+/// Joins the cgroup, waits for the command on `orders`, and becomes it.
+pub(super) fn stand_by(
+    cgroup: &OwnedFd,
+    orders: &OwnedFd,
+    mut status: impl Write + AsFd,
+) -> Result<Infallible, ()> {
+    let Err(failure) = leave_parent(cgroup, orders, &status).and_then(|()| {
+        let (spawn, handed) = take_order(orders)?;
+        status
+            .write_all(&[TAKEN])
+            .map_err(Failure::at(Stage::Exec))?;
+        become_command(&spawn, &handed.streams, handed.script.as_ref())
+    });
+    report(failure, status)
+}
+
+/// A process that may live long must keep nothing of init open: a command
+/// would wait for the end of a pipe or a terminal in vain.
+fn leave_parent(cgroup: &OwnedFd, orders: &OwnedFd, status: &impl AsFd) -> Result<(), Failure> {
+    let failed = Failure::at(Stage::Exec);
+    spawn::reset_signals().map_err(&failed)?;
+    spawn::close_all_but(SCRIPT, &[cgroup.as_fd(), orders.as_fd(), status.as_fd()])
+        .map_err(&failed)?;
+    // So that no descriptor of the order gets this number; see `connect`.
+    spawn::place(rustix::stdio::stdin(), SCRIPT).map_err(failed)?;
+    join_cgroup(cgroup).map_err(Failure::at(Stage::Exec))
+}
+
+fn take_order(orders: &OwnedFd) -> Result<(Spawn, Handed), Failure> {
+    let mut packet = vec![0; MAX_PACKET];
+    let received =
+        fdpass::receive(orders.as_fd(), &mut packet).map_err(Failure::at(Stage::Exec))?;
+    let unreadable = Failure::new(Stage::Message, Errno::BADMSG);
+    if received.truncated {
+        return Err(unreadable);
+    }
+    let spawn: Spawn = serde_json::from_slice(packet.get(..received.len).unwrap_or_default())
+        .map_err(|_| unreadable)?;
+    let handed = Handed::from_order(&spawn, received.fds)?;
+    Ok((spawn, handed))
+}
+
+fn report(failure: Failure, mut status: impl Write) -> Result<Infallible, ()> {
     // Should this fail too, init sees a child that exits with code 127.
     if let Ok(report) = serde_json::to_vec(&failure) {
         drop(status.write_all(&report));
@@ -74,13 +125,15 @@ pub(super) fn run(
     Err(())
 }
 
-fn become_command(spawn: &Spawn, attachments: &Attachments) -> Result<Infallible, Failure> {
-    // First of all: from here on the control plane can kill this process.
-    join_cgroup(&attachments.cgroup).map_err(Failure::at(Stage::Exec))?;
+fn become_command(
+    spawn: &Spawn,
+    streams: &Streams,
+    script: Option<&OwnedFd>,
+) -> Result<Infallible, Failure> {
     rustix::process::setsid().map_err(Failure::at(Stage::Exec))?;
     rustix::process::chdir(spawn.cwd.as_str()).map_err(Failure::at(Stage::Cwd))?;
-    connect(&attachments.streams)?;
-    place_script(attachments.script.as_ref()).map_err(Failure::at(Stage::Exec))?;
+    connect(streams)?;
+    place_script(script).map_err(Failure::at(Stage::Exec))?;
     rustix::process::umask(UMASK);
     Err(Failure::at(Stage::Exec)(exec(spawn)))
 }
@@ -140,7 +193,7 @@ mod tests {
                 errno: i32::MIN,
             };
             let report = serde_json::to_vec(&failure).unwrap();
-            assert!(report.len() <= MAX_REPORT);
+            assert!(report.len() < MAX_REPORT && report[0] != TAKEN);
             assert_eq!(Failure::from_report(&report), failure);
         }
     }

@@ -8,6 +8,7 @@ mod attachments;
 mod channel;
 mod child;
 mod process;
+mod standby;
 pub(crate) mod wire;
 
 use std::ffi::OsString;
@@ -164,7 +165,10 @@ impl Init {
             }
             match self.channel.receive()? {
                 Incoming::Message(ToInit::Spawn(spawn), descriptors) => {
-                    self.commands.spawn(&spawn, descriptors, &mut self.channel);
+                    self.commands.spawn(spawn, descriptors, &mut self.channel);
+                }
+                Incoming::Message(ToInit::Prepare { id }, descriptors) => {
+                    self.commands.prepare(id, descriptors);
                 }
                 Incoming::Unreadable { id: Some(id) } => {
                     let failure = Failure::new(Stage::Message, Errno::BADMSG);

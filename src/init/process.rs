@@ -10,11 +10,12 @@ use std::os::fd::OwnedFd;
 use mio::unix::pipe::{self, Receiver, Sender};
 use mio::{Interest, Registry, Token};
 use rustix::io::Errno;
-use rustix::process::{WaitOptions, WaitStatus};
+use rustix::process::{Pid, WaitOptions, WaitStatus};
 
 use super::attachments::Attachments;
 use super::channel::Channel;
 use super::child::{self, Failure};
+use super::standby::Standby;
 use super::wire::{ExitStatus, FromInit, Spawn, Stage};
 use crate::sys;
 
@@ -25,6 +26,7 @@ pub(super) struct Commands {
     next: Token,
     /// By pid.
     running: BTreeMap<i32, Command>,
+    standby: Option<Standby>,
 }
 
 #[derive(Debug)]
@@ -43,10 +45,25 @@ enum Phase {
         token: Token,
         status: Receiver,
         master: Option<OwnedFd>,
+        /// What was given to a process on standby, until it has taken it.
+        order: Option<Box<Order>>,
     },
     Started,
     /// Not reported until the process is gone, so that nothing of it is left.
     Failed(Failure),
+}
+
+#[derive(Debug)]
+struct Order {
+    spawn: Spawn,
+    attachments: Attachments,
+}
+
+/// A process that is to become a command.
+struct Beginning {
+    pid: Pid,
+    token: Token,
+    status: Receiver,
 }
 
 impl Commands {
@@ -56,31 +73,89 @@ impl Commands {
             registry: registry.try_clone()?,
             next: first,
             running: BTreeMap::new(),
+            standby: None,
         })
     }
 
-    /// Starts a command. Success is reported when its program runs.
-    pub(super) fn spawn(&mut self, spawn: &Spawn, fds: Vec<OwnedFd>, channel: &mut Channel) {
-        if let Err(failure) = self.try_spawn(spawn, fds) {
-            channel.report(&failure.message(spawn.id), None);
+    /// Has a process wait for the command `id`. Without success, as when there
+    /// is no room for it, the command is started when it comes.
+    pub(super) fn prepare(&mut self, id: u64, fds: Vec<OwnedFd>) {
+        self.dismiss_standby();
+        if let [cgroup] = fds.as_slice() {
+            let token = self.next;
+            let pipe = self.watched_pipe();
+            self.standby = pipe
+                .and_then(|pipe| Standby::start(id, cgroup, token, pipe))
+                .ok();
         }
     }
 
-    fn try_spawn(&mut self, spawn: &Spawn, fds: Vec<OwnedFd>) -> Result<(), Failure> {
-        check(spawn)?;
-        let (attachments, master) = Attachments::from_packet(spawn, fds)?;
+    fn dismiss_standby(&mut self) {
+        if let Some(standby) = self.standby.take() {
+            standby.dismiss();
+        }
+    }
+
+    /// Starts a command. Success is reported when its program runs.
+    pub(super) fn spawn(&mut self, spawn: Spawn, fds: Vec<OwnedFd>, channel: &mut Channel) {
+        let id = spawn.id;
+        if let Err(failure) = self.try_spawn(spawn, fds) {
+            channel.report(&failure.message(id), None);
+        }
+    }
+
+    fn try_spawn(&mut self, spawn: Spawn, fds: Vec<OwnedFd>) -> Result<(), Failure> {
+        check(&spawn)?;
+        let (attachments, master) = Attachments::from_packet(&spawn, fds)?;
+        let order = Order { spawn, attachments };
+        match self.hand_over(&order) {
+            Some(beginning) => self.begin(order.spawn.id, beginning, master, Some(order)),
+            None => self.fork(&order, master)?,
+        }
+        Ok(())
+    }
+
+    /// Gives the command to the process that waits for it, if one does.
+    fn hand_over(&mut self, order: &Order) -> Option<Beginning> {
+        let is_for_it = |standby: &mut Standby| standby.id == order.spawn.id;
+        let standby = self.standby.take_if(is_for_it)?;
+        if standby.order(&order.spawn, &order.attachments).is_err() {
+            standby.dismiss();
+            return None;
+        }
+        Some(Beginning {
+            pid: standby.pid,
+            token: standby.token,
+            status: standby.status,
+        })
+    }
+
+    fn fork(&mut self, order: &Order, master: Option<OwnedFd>) -> Result<(), Failure> {
+        let Order { spawn, attachments } = order;
         let token = self.next;
         let (sender, status) = self.watched_pipe().map_err(Failure::at(Stage::Exec))?;
-        let pid = sys::spawn::fork(|| child::run(spawn, &attachments, &sender))
+        let pid = sys::spawn::fork(|| child::run(spawn, attachments, &sender))
             .map_err(Failure::at(Stage::Exec))?;
-        let phase = Phase::Starting {
-            token,
-            status,
-            master,
-        };
-        let id = spawn.id;
-        self.running.insert(pid.as_raw_pid(), Command { id, phase });
+        let beginning = Beginning { pid, token, status };
+        self.begin(spawn.id, beginning, master, None);
         Ok(())
+    }
+
+    fn begin(
+        &mut self,
+        id: u64,
+        beginning: Beginning,
+        master: Option<OwnedFd>,
+        order: Option<Order>,
+    ) {
+        let phase = Phase::Starting {
+            token: beginning.token,
+            status: beginning.status,
+            master,
+            order: order.map(Box::new),
+        };
+        let pid = beginning.pid.as_raw_pid();
+        self.running.insert(pid, Command { id, phase });
     }
 
     /// A pipe whose reader the loop watches. It is never deregistered: an
@@ -95,6 +170,11 @@ impl Commands {
 
     /// Something has happened on the status pipe with this token.
     pub(super) fn on_status(&mut self, wanted: Token, channel: &mut Channel) {
+        // It has ended, or is about to: no order has come that could end this.
+        let is_standby = |standby: &mut Standby| standby.token == wanted;
+        if let Some(standby) = self.standby.take_if(is_standby) {
+            return standby.dismiss();
+        }
         let mut commands = self.running.iter_mut();
         if let Some((pid, command)) = commands.find(|(_, command)| command.starts_under(wanted)) {
             command.settle(*pid, channel);
@@ -109,12 +189,27 @@ impl Commands {
             let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) else {
                 return false;
             };
-            let pid = pid.as_raw_pid();
-            if let Some(command) = self.running.remove(&pid) {
-                command.ended(pid, status, channel);
+            self.standby.take_if(|standby| standby.pid == pid);
+            if let Some(command) = self.running.remove(&pid.as_raw_pid()) {
+                self.ended(command, pid, status, channel);
             }
         }
         true
+    }
+
+    fn ended(&mut self, mut command: Command, pid: Pid, status: WaitStatus, channel: &mut Channel) {
+        // The end of the child may be seen before that of its status pipe.
+        command.settle(pid.as_raw_pid(), channel);
+        if let Phase::Starting { order, master, .. } = &mut command.phase
+            && let Some(order) = order.take()
+        {
+            // It was ended on standby; of the command nothing has happened.
+            if let Err(failure) = self.fork(&order, master.take()) {
+                channel.report(&failure.message(command.id), None);
+            }
+            return;
+        }
+        command.ended(pid.as_raw_pid(), status, channel);
     }
 }
 
@@ -125,17 +220,28 @@ impl Command {
 
     /// Finds out how the start went, if that is still open and decided by now.
     fn settle(&mut self, pid: i32, channel: &mut Channel) {
-        let Phase::Starting { status, .. } = &mut self.phase else {
+        let Phase::Starting { status, order, .. } = &mut self.phase else {
             return;
         };
-        let mut report = [0; child::MAX_REPORT];
-        match status.read(&mut report) {
-            Ok(0) => self.started(pid, channel),
-            Ok(len) => {
-                self.phase =
-                    Phase::Failed(Failure::from_report(report.get(..len).unwrap_or_default()))
+        let mut buffer = [0; child::MAX_REPORT];
+        let Ok(len) = status.read(&mut buffer) else {
+            return;
+        };
+        let mut report = buffer.get(..len).unwrap_or_default();
+        if let Some(rest) = report.strip_prefix(&[child::TAKEN])
+            && order.take().is_some()
+        {
+            if rest.is_empty() {
+                return self.settle(pid, channel);
             }
-            Err(_) => {}
+            report = rest;
+        }
+        if order.is_some() {
+            // It ends without having taken its order.
+        } else if report.is_empty() {
+            self.started(pid, channel);
+        } else {
+            self.phase = Phase::Failed(Failure::from_report(report));
         }
     }
 
@@ -148,9 +254,7 @@ impl Command {
 
     /// Reports what is still to be said about a command that was just reaped.
     fn ended(mut self, pid: i32, status: WaitStatus, channel: &mut Channel) {
-        // The end of the child may be seen before that of its status pipe;
-        // and no exit is ever reported without a start.
-        self.settle(pid, channel);
+        // No exit is ever reported without a start.
         self.started(pid, channel);
         let id = self.id;
         let last = match self.phase {

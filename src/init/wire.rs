@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const FD: i32 = 3;
 /// Raised with every change of these messages: both ends are the same binary,
 /// but an older one may still be running in a container.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Longest packet; well below the default send buffer of a Unix socket.
 pub(crate) const MAX_PACKET: usize = 64 << 10;
 /// Longest command text that travels as an argument. The kernel refuses an
@@ -26,6 +26,10 @@ pub(crate) enum ToInit {
     /// script, if `script` is set. Both ends close theirs when it is sent or
     /// started, so that an end of file means that the command is gone.
     Spawn(Spawn),
+    /// A spawn with this id will come. Its process may be made ready now, in
+    /// its cgroup, whose `cgroup.procs` is the descriptor. Never answered; the
+    /// spawn brings all that is needed without it. One at a time.
+    Prepare { id: u64 },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -245,7 +245,7 @@ fn mount_table(mounts: &[MountEntry]) -> String {
             printable(&mount.mode),
             mount.size.map_or_else(|| "-".to_owned(), size),
             printable(&mount.source),
-            printable(&mount.path),
+            with_reason(mount),
         ]
     }));
     let width = |column: usize| {
@@ -257,6 +257,14 @@ fn mount_table(mounts: &[MountEntry]) -> String {
         format!("{mode:mode_width$}  {size:>size_width$}  {source:source_width$}  {path}")
     });
     lines.collect::<Vec<_>>().join("\n")
+}
+
+fn with_reason(mount: &MountEntry) -> String {
+    let path = printable(&mount.path);
+    match &mount.reason {
+        Some(reason) => format!("{path}  ({})", printable(reason)),
+        None => path,
+    }
 }
 
 fn size(bytes: u64) -> String {
@@ -383,12 +391,14 @@ mod tests {
             mode: mode.to_owned(),
             source: "base".to_owned(),
             size,
+            reason: (mode == "masked").then(|| "a\nb".to_owned()),
         };
         let reply = ListReply {
             workspace: "/w".to_owned(),
             mounts: vec![
                 mount("/w", "rw", None),
                 mount("/tmp\n", "tmpfs", Some(3 << 29)),
+                mount("/h/.ssh", "masked", None),
             ],
             resources: Resources {
                 memory: 4 << 30,
@@ -409,9 +419,10 @@ mod tests {
             result.text,
             "workspace: /w\nnetwork: none\nlimits: 4 GiB of memory, 1.5 cpus, 99 processes\n\
              time limit of a command: 120 s, at most 3600 s\n\n\
-             MODE      SIZE  SOURCE  PATH\n\
-             rw           -  base    /w\n\
-             tmpfs  1.5 GiB  base    /tmp\\n\n\
+             MODE       SIZE  SOURCE  PATH\n\
+             rw            -  base    /w\n\
+             tmpfs   1.5 GiB  base    /tmp\\n\n\
+             masked        -  base    /h/.ssh  (a\\nb)\n\
              [notice: first]\n[notice: n]"
         );
         assert_eq!(result.structured.unwrap()["notices"], json!(["first", "n"]));

@@ -176,7 +176,7 @@ denied\", \"Read-only file system\", a name that does not resolve), trying other
 help: use the list tool to see what is there, and tell the user what is missing.";
 
 const LIST: &str = "Show what the sandbox can see and use: every mounted path with its mode \
-(rw, ro or tmpfs), the network, the limits on memory, processes and time, and what the user \
+(rw, ro, tmpfs, or masked: hidden on purpose), the network, the limits on memory, processes and time, and what the user \
 should know.";
 
 fn shell() -> Value {
@@ -273,9 +273,10 @@ fn list() -> Value {
                         "type": "object",
                         "properties": {
                             "path": text,
-                            "mode": {"type": "string", "description": "rw, ro or tmpfs"},
+                            "mode": {"type": "string", "description": "rw, ro, tmpfs or masked"},
                             "source": {"type": "string", "description": "Who asked for it."},
                             "size": {"type": "integer", "minimum": 0, "description": "Bytes, of a tmpfs."},
+                            "reason": {"type": "string", "description": "Why a masked path is hidden."},
                         },
                         "required": ["path", "mode", "source"],
                         "additionalProperties": false,

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use crate::api::Resources;
+use crate::config::Resources;
 use crate::podman::delegation::Delegated;
-use crate::policy::mounts::{Access, Mount, MountKind, MountSet};
+use crate::policy::mounts::{Access, Cover, Mount, MountKind, MountSet};
 use crate::workspace::FileId;
 
 /// Label keys. A container without them is not ours and is never touched.
@@ -45,7 +45,7 @@ pub(crate) struct ContainerSpec {
 }
 
 /// Flags that no configuration can change, each with its reason.
-const FLOOR: [&str; 25] = [
+const FLOOR: [&str; 28] = [
     "--detach",
     "--rm",
     // A missing image is an error with a hint, not a download.
@@ -73,6 +73,10 @@ const FLOOR: [&str; 25] = [
     "--sdnotify=ignore",
     "--systemd=false",
     "--restart=no",
+    // A containers.conf can turn these on.
+    "--privileged=false",
+    "--init=false",
+    "--env-host=false",
     "--ulimit=core=0:0",
     // Descriptors on their way through sockets are counted for the user, on
     // the host too (unix(7), ETOOMANYREFS): fewer here than a host process has.
@@ -152,10 +156,31 @@ fn render_mount(mount: &Mount) -> String {
             fields.extend(["exec".to_owned(), "notmpcopyup".to_owned()]);
             fields
         }
+        MountKind::Mask { cover, .. } => render_cover(*cover, path),
     };
     let mut fields: Vec<String> = fields.iter().map(|field| quote_csv(field)).collect();
     fields.extend(["nosuid".to_owned(), "nodev".to_owned()]);
     fields.join(",")
+}
+
+/// Size in bytes of the tmpfs over a hidden directory, which stays empty.
+pub(crate) const COVER_SIZE: u64 = 65536;
+
+/// What is mounted over something hidden: nothing of it is left, and nothing
+/// is made on the host.
+fn render_cover(cover: Cover, path: String) -> Vec<String> {
+    let fixed: &[&str] = match cover {
+        // Without `notmpcopyup` podman may copy what is hidden into it.
+        Cover::Directory => &["tmpfs-mode=0555", "ro=true", "noexec", "notmpcopyup"],
+        Cover::File => &["src=/dev/null", "ro=true", "bind-propagation=rprivate"],
+    };
+    let mut fields = match cover {
+        Cover::Directory => vec!["type=tmpfs".to_owned(), format!("tmpfs-size={COVER_SIZE}")],
+        Cover::File => vec!["type=bind".to_owned()],
+    };
+    fields.push(path);
+    fields.extend(fixed.iter().map(|field| (*field).to_owned()));
+    fields
 }
 
 fn quote_csv(field: &str) -> String {
@@ -217,6 +242,14 @@ mod tests {
     }
 
     #[test]
+    fn what_a_containers_conf_can_turn_on_is_turned_off() {
+        let argv = argv(&spec(vec![]));
+        for name in ["privileged", "init", "env-host", "http-proxy"] {
+            assert!(argv.contains(&format!("--{name}=false")), "{name}");
+        }
+    }
+
+    #[test]
     fn selinux_hosts_get_the_label_exception_only_there() {
         let mut spec = spec(vec![]);
         spec.selinux = true;
@@ -234,6 +267,26 @@ mod tests {
         assert_eq!(
             render_mount(&mount),
             r#"type=bind,"src=/w/a,""b"" c","dst=/w/a,""b"" c",rw=true,bind-propagation=rprivate,nosuid,nodev"#
+        );
+    }
+
+    #[test]
+    fn masks_are_read_only_and_never_copy_up() {
+        let mask = |cover| Mount {
+            path: "/h/a,b".into(),
+            kind: MountKind::Mask {
+                cover,
+                reason: Some("never shown to podman".into()),
+            },
+            origin: Origin::Base,
+        };
+        assert_eq!(
+            render_mount(&mask(Cover::Directory)),
+            r#"type=tmpfs,tmpfs-size=65536,"dst=/h/a,b",tmpfs-mode=0555,ro=true,noexec,notmpcopyup,nosuid,nodev"#
+        );
+        assert_eq!(
+            render_mount(&mask(Cover::File)),
+            r#"type=bind,"dst=/h/a,b",src=/dev/null,ro=true,bind-propagation=rprivate,nosuid,nodev"#
         );
     }
 

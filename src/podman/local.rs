@@ -2,6 +2,7 @@
 //! machine, where none of the promises can be checked.
 
 use std::ffi::OsString;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Why podman is not a local one, and where that is set.
@@ -34,10 +35,7 @@ pub(crate) fn find_remote(
         .unwrap_or_else(|| home.join(".config"))
         .join("containers");
     let connections = config.join("podman-connections.json");
-    if let Some(name) = std::fs::read_to_string(&connections)
-        .ok()
-        .and_then(|text| default_connection(&text))
-    {
+    if let Some(name) = read_file(&connections).and_then(|text| default_connection(&text)) {
         return Some(Remote {
             reason: format!("{connections:?} names the default connection {name:?}"),
             fix: format!("podman system connection remove '{name}'"),
@@ -48,13 +46,25 @@ pub(crate) fn find_remote(
         None => containers_conf_files(&config),
     };
     files.into_iter().find_map(|file| {
-        let text = std::fs::read_to_string(&file).ok()?;
+        let text = read_file(&file)?;
         let key = remote_key(&text)?;
         Some(Remote {
             reason: format!("{file:?} sets [engine] {key}"),
             fix: format!("remove {key} from {}", file.display()),
         })
     })
+}
+
+/// The start of a regular file; a device or a FIFO would never end.
+fn read_file(path: &Path) -> Option<String> {
+    const LIMIT: u64 = 1 << 20;
+    if !std::fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    let file = std::fs::File::open(path).ok()?;
+    file.take(LIMIT).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 /// All files of containers.conf(5); a later one cannot make a remote podman

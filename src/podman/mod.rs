@@ -11,7 +11,7 @@ use std::fmt;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// Variables that podman needs to find the user's storage and session. Nothing
 /// else of the environment reaches it, and nothing of it reaches a sandbox.
@@ -32,26 +32,58 @@ const ENVIRONMENT: [&str; 13] = [
 ];
 
 /// Where programs of the host are looked for: `$PATH` without relative entries
-/// and without those below `workspace` that do not belong to root. Project
-/// tools like to put directories of the project there, where the agent could
-/// plant a `podman` or a `git`.
+/// and without those below `workspace`, by name or in truth. Project tools like
+/// to put directories of the project there, where the agent could plant a
+/// `podman` or a `git`. What is kept is named by its real path, so that a link
+/// on the way to it, changed later, changes nothing.
 pub(crate) fn search_path(workspace: &Path) -> OsString {
     let path =
         std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"));
-    let is_safe = |entry: &PathBuf| {
-        let Ok(real) = std::fs::canonicalize(entry) else {
-            return false;
-        };
-        let is_roots = || real.metadata().is_ok_and(|metadata| metadata.uid() == 0);
-        entry.is_absolute() && (!real.starts_with(workspace) || is_roots())
-    };
-    let entries = std::env::split_paths(&path).filter(is_safe);
-    // What was split at colons holds none.
+    let entries = std::env::split_paths(&path).filter_map(|entry| safe_entry(&entry, workspace));
+    // What was split at colons holds none, unless a link led to one.
     std::env::join_paths(entries).unwrap_or_default()
 }
 
+fn safe_entry(entry: &Path, workspace: &Path) -> Option<PathBuf> {
+    let real = std::fs::canonicalize(entry).ok()?;
+    let parent_is_inside = entry
+        .ancestors()
+        .filter_map(|above| std::fs::canonicalize(above.parent()?).ok())
+        .any(|above| above.starts_with(workspace));
+    let is_inside = entry.starts_with(workspace) || real.starts_with(workspace) || parent_is_inside;
+    (entry.is_absolute() && !is_inside).then_some(real)
+}
+
+/// Where they are looked for when no workspace is given, so that none is known
+/// to be left out: entries of `$PATH` that only root can write, and the user's
+/// own `~/.local/bin` and `~/bin`, which no workspace can hold.
+pub(crate) fn trusted_search_path() -> OsString {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let path = variable("PATH").unwrap_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"));
+    let home = variable("HOME").map(PathBuf::from);
+    let own: Vec<PathBuf> = home
+        .into_iter()
+        .flat_map(|home| [home.join(".local/bin"), home.join("bin")])
+        .filter_map(|own| std::fs::canonicalize(own).ok())
+        .collect();
+    let entries = std::env::split_paths(&path).filter(|entry| is_trusted(entry, &own));
+    std::env::join_paths(entries).unwrap_or_default()
+}
+
+fn is_trusted(entry: &Path, own: &[PathBuf]) -> bool {
+    let real = match std::fs::canonicalize(entry) {
+        Ok(real) if entry.is_absolute() => real,
+        _ => return false,
+    };
+    let is_roots = |metadata: std::fs::Metadata| {
+        let writers = if metadata.gid() == 0 { 0o002 } else { 0o022 };
+        metadata.uid() == 0 && metadata.mode() & writers == 0
+    };
+    own.contains(&real) || real.metadata().is_ok_and(is_roots)
+}
+
 /// `podman ARGS…` with a scrubbed environment, in `/`, without stdin. `path`
-/// is what [`search_path`] gave.
+/// is what [`search_path`] or [`trusted_search_path`] gave.
 pub(crate) fn command(path: &OsStr, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = Command::new("podman");
     command
@@ -90,7 +122,7 @@ pub(crate) enum PodmanError {
     /// It ended without success; `stderr` is its last words.
     Failed {
         what: &'static str,
-        status: String,
+        status: ExitStatus,
         stderr: String,
     },
     MissingImage {
@@ -146,7 +178,7 @@ impl fmt::Display for PodmanError {
             }
             PodmanError::NameTaken { name } => write!(
                 f,
-                "the name {name:?} belongs to a container without umwelt's labels, which is left alone"
+                "the name {name:?} belongs to another container, which is left alone"
             ),
             PodmanError::NoHandshake { detail } => {
                 write!(f, "the sandbox did not come up: {detail}")
@@ -156,3 +188,44 @@ impl fmt::Display for PodmanError {
 }
 
 impl std::error::Error for PodmanError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn only_roots_and_the_users_own_programs_are_trusted() {
+        let temp = tempfile::tempdir().unwrap();
+        let planted = temp.path().canonicalize().unwrap();
+        // As root, ownership alone would make it trusted.
+        let open = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(&planted, open).unwrap();
+        assert!(!is_trusted(&planted, &[]));
+        assert!(is_trusted(&planted, std::slice::from_ref(&planted)));
+        assert!(is_trusted(Path::new("/usr/bin"), &[]));
+        assert!(!is_trusted(Path::new("usr/bin"), &[]));
+        assert!(!is_trusted(Path::new("."), &[]));
+        assert!(!is_trusted(&planted.join("gone"), &[]));
+    }
+
+    #[test]
+    fn entries_in_the_workspace_are_left_out_whatever_they_lead_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let workspace = base.join("w");
+        std::fs::create_dir_all(workspace.join("real")).unwrap();
+        std::fs::create_dir_all(base.join("tools")).unwrap();
+        let link = std::os::unix::fs::symlink::<&Path, PathBuf>;
+        link(Path::new("/usr/bin"), workspace.join("bin")).unwrap();
+        link(&workspace, base.join("alias")).unwrap();
+        link(&base.join("tools"), base.join("short")).unwrap();
+        for inside in ["w/bin", "w/real", "alias/bin", "alias/real"] {
+            assert_eq!(safe_entry(&base.join(inside), &workspace), None, "{inside}");
+        }
+        assert_eq!(safe_entry(Path::new("bin"), &workspace), None);
+        assert_eq!(safe_entry(&base.join("gone"), &workspace), None);
+        let tools = safe_entry(&base.join("short"), &workspace);
+        assert_eq!(tools, Some(base.join("tools")));
+    }
+}

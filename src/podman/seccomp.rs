@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 /// Calls that the agent's commands do not need and that kernels keep getting
 /// attacked through, or that lead out of the sandbox's own namespaces.
-const DENIED: [&str; 24] = [
+const DENIED: [&str; 27] = [
     "add_key",
     "bpf",
+    "fanotify_init",
     "fsconfig",
     "fsmount",
     "fsopen",
@@ -19,6 +20,7 @@ const DENIED: [&str; 24] = [
     "io_uring_setup",
     "keyctl",
     "lookup_dcookie",
+    "modify_ldt",
     "mount",
     "mount_setattr",
     "move_mount",
@@ -29,6 +31,7 @@ const DENIED: [&str; 24] = [
     "pivot_root",
     "request_key",
     "setns",
+    "syslog",
     "umount",
     "umount2",
     "userfaultfd",
@@ -45,6 +48,14 @@ const AF_INET: u64 = 2;
 const AF_INET6: u64 = 10;
 const AF_NETLINK: u64 = 16;
 const NETLINK_ROUTE: u64 = 0;
+const SOCK_STREAM: u64 = 1;
+const SOCK_DGRAM: u64 = 2;
+/// The rest of the argument holds `SOCK_CLOEXEC` and the like.
+const SOCK_TYPE_MASK: u64 = 0xf;
+const IPPROTO_ICMP: u64 = 1;
+const IPPROTO_TCP: u64 = 6;
+const IPPROTO_UDP: u64 = 17;
+const IPPROTO_ICMPV6: u64 = 58;
 
 /// Takes calls away from `profile` (the JSON of containers/common). An error
 /// says what about the profile is not understood: then nothing may start.
@@ -68,6 +79,7 @@ pub(crate) fn tighten(mut profile: Value) -> Result<Value, String> {
         "clone3",
         "unshare",
         "socket",
+        "socketpair",
         "prlimit64",
     ]);
     for rule in rules.iter_mut() {
@@ -78,14 +90,21 @@ pub(crate) fn tighten(mut profile: Value) -> Result<Value, String> {
             .and_then(Value::as_array)
             .is_some_and(|names| !names.is_empty())
     });
-    // The runtime refuses a rule whose action equals the default one.
+    // A rule whose action equals the default one is skipped by the runtime.
     let mut deny = |names: &[&str], errno: u64, args: Value| {
-        if errno != default_errno {
-            rules.push(json!({"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": errno, "args": args}));
-        }
+        rules.push(
+            json!({"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": errno, "args": args}),
+        );
     };
     deny(&DENIED, EPERM, json!([]));
-    deny(&[SOCKETCALL], EPERM, json!([]));
+    // This one must not be skipped: libseccomp would derive rules for it from
+    // those for `socket`, and the allowing ones among them would hold.
+    let unlike_default = if default_errno == EPERM {
+        ENOSYS
+    } else {
+        EPERM
+    };
+    deny(&[SOCKETCALL], unlike_default, json!([]));
     // libc falls back to clone, whose flags a filter can read.
     deny(&["clone3"], ENOSYS, json!([]));
     deny(&["prlimit64"], EPERM, json!([not_equal(0, 0)]));
@@ -98,13 +117,28 @@ pub(crate) fn tighten(mut profile: Value) -> Result<Value, String> {
     // commands to set: the call is left for the caller itself.
     rules.push(allow("prlimit64", json!([equal(0, 0)])));
     // Other families get the profile's default error.
-    for family in [AF_UNIX, AF_INET, AF_INET6] {
-        rules.push(allow("socket", json!([equal(0, family)])));
+    rules.push(allow("socket", json!([equal(0, AF_UNIX)])));
+    // Streams, datagrams and ping; the kernel loads a module for any other.
+    for (family, ping) in [(AF_INET, IPPROTO_ICMP), (AF_INET6, IPPROTO_ICMPV6)] {
+        for (kind, protocol) in [
+            (SOCK_STREAM, 0),
+            (SOCK_STREAM, IPPROTO_TCP),
+            (SOCK_DGRAM, 0),
+            (SOCK_DGRAM, IPPROTO_UDP),
+            (SOCK_DGRAM, ping),
+        ] {
+            let kind = masked(1, SOCK_TYPE_MASK, kind);
+            rules.push(allow(
+                "socket",
+                json!([equal(0, family), kind, equal(2, protocol)]),
+            ));
+        }
     }
     rules.push(allow(
         "socket",
         json!([equal(0, AF_NETLINK), equal(2, NETLINK_ROUTE)]),
     ));
+    rules.push(allow("socketpair", json!([equal(0, AF_UNIX)])));
     for name in ["clone", "unshare"] {
         rules.push(allow(name, json!([masked(0, CLONE_NEWUSER, 0)])));
     }
@@ -148,7 +182,7 @@ mod tests {
             "defaultAction": "SCMP_ACT_ERRNO",
             "defaultErrnoRet": 38,
             "syscalls": [
-                {"names": ["read", "clone", "clone3", "unshare", "setns", "mount", "socketcall"], "action": "SCMP_ACT_ALLOW", "args": []},
+                {"names": ["read", "clone", "clone3", "unshare", "setns", "mount", "socketcall", "socketpair", "syslog", "fanotify_init"], "action": "SCMP_ACT_ALLOW", "args": []},
                 {"names": ["socket"], "action": "SCMP_ACT_ALLOW", "args": []},
                 {"names": ["bpf"], "action": "SCMP_ACT_ALLOW", "args": [], "includes": {"caps": ["CAP_BPF"]}},
                 {"names": ["keyctl"], "action": "SCMP_ACT_LOG", "args": []},
@@ -201,19 +235,22 @@ mod tests {
         }
     }
 
+    /// The errno of the one rule for a call.
+    fn errno_for(profile: &Value, name: &str) -> u64 {
+        let rules = profile["syscalls"].as_array().unwrap();
+        let rule = rules.iter().find(|rule| rule["names"] == json!([name]));
+        rule.unwrap()["errnoRet"].as_u64().unwrap()
+    }
+
     #[test]
-    fn clone3_is_left_to_a_default_of_enosys_and_named_otherwise() {
-        assert!(rules_for(&tighten(profile()).unwrap(), "clone3").is_empty());
-        let mut other = profile();
-        other["defaultErrnoRet"] = json!(1);
-        let tight = tighten(other).unwrap();
-        let rule = tight["syscalls"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|rule| rule["names"] == json!(["clone3"]))
-            .unwrap();
-        assert_eq!(rule["errnoRet"], 38);
+    fn socketcall_never_has_the_default_answer_and_clone3_is_never_known() {
+        for (default, expected) in [(json!(38), 1), (json!(1), 38), (Value::Null, 38)] {
+            let mut profile = profile();
+            profile["defaultErrnoRet"] = default;
+            let tight = tighten(profile).unwrap();
+            assert_eq!(errno_for(&tight, SOCKETCALL), expected);
+            assert_eq!(errno_for(&tight, "clone3"), 38);
+        }
     }
 
     #[test]
@@ -227,10 +264,19 @@ mod tests {
     #[test]
     fn sockets_are_allowed_by_family() {
         let rules = rules_for(&tighten(profile()).unwrap(), "socket");
-        assert_eq!(rules.len(), 4);
+        assert_eq!(rules.len(), 12);
         assert!(rules.iter().all(
             |(action, args)| action == "SCMP_ACT_ALLOW" && !args.as_array().unwrap().is_empty()
         ));
+    }
+
+    #[test]
+    fn pairs_of_sockets_are_of_the_unix_family() {
+        let rules = rules_for(&tighten(profile()).unwrap(), "socketpair");
+        assert_eq!(
+            rules,
+            [("SCMP_ACT_ALLOW".to_owned(), json!([equal(0, AF_UNIX)]))]
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a sandbox sees of the host, and where it can write. Pure.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::config::{BaseMount, Config};
@@ -30,6 +31,20 @@ pub(crate) enum MountKind {
         size: u64,
         private: bool,
     },
+    /// Hides what a mount above would show.
+    Mask {
+        cover: Cover,
+        reason: Option<String>,
+    },
+}
+
+/// What stands in the place of something hidden.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cover {
+    /// An empty directory, for a directory.
+    Directory,
+    /// The null device, for anything else.
+    File,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +57,11 @@ pub(crate) enum Access {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {
     Scratch,
+    /// What the host has mounted below a base bind.
+    Submount,
     Base,
+    /// What the host has mounted below the workspace.
+    WorkspaceSubmount,
     Workspace,
     /// What the sandbox itself stands on.
     Umwelt,
@@ -52,8 +71,8 @@ impl Origin {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Origin::Scratch => "scratch",
-            Origin::Base => "base",
-            Origin::Workspace => "workspace",
+            Origin::Submount | Origin::Base => "base",
+            Origin::WorkspaceSubmount | Origin::Workspace => "workspace",
             Origin::Umwelt => "umwelt",
         }
     }
@@ -82,14 +101,30 @@ impl Mount {
         }
     }
 
+    /// The same mount in another place, if it lies strictly below `from`.
+    fn moved(&self, from: &str, to: &str) -> Option<Mount> {
+        let rest = Path::new(&self.path).strip_prefix(from).ok()?.to_str()?;
+        (!rest.is_empty()).then(|| Mount {
+            path: format!("{to}/{rest}"),
+            ..self.clone()
+        })
+    }
+
     pub(crate) fn is_writable(&self) -> bool {
-        !matches!(
-            self.kind,
-            MountKind::Bind {
-                access: Access::ReadOnly,
-                ..
-            }
-        )
+        match &self.kind {
+            MountKind::Bind { access, .. } => *access == Access::ReadWrite,
+            MountKind::Tmpfs { .. } => true,
+            MountKind::Mask { .. } => false,
+        }
+    }
+
+    /// Nobody asked for it by name.
+    pub(crate) fn is_submount(&self) -> bool {
+        matches!(self.origin, Origin::Submount | Origin::WorkspaceSubmount)
+    }
+
+    pub(crate) fn is_mask(&self) -> bool {
+        matches!(self.kind, MountKind::Mask { .. })
     }
 }
 
@@ -97,8 +132,9 @@ impl Mount {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostFacts {
     pub(crate) home: String,
-    /// Base bind paths that do not exist, or are no directory, on this host.
-    pub(crate) missing: Vec<String>,
+    /// The base binds that are directories on this host, by path, with their
+    /// real paths. Others are left out.
+    pub(crate) real_binds: BTreeMap<String, String>,
     pub(crate) mount_points: Vec<MountPoint>,
 }
 
@@ -139,10 +175,12 @@ impl MountSet {
         for base in &config.mounts {
             layers.extend(base_mounts(base, host));
         }
-        let real = workspace.as_str();
-        for path in [Some(real), workspace.alias()].into_iter().flatten() {
-            layers.extend(workspace_mounts(path, real, host));
-        }
+        layers.extend(workspace_layers(
+            workspace.as_str(),
+            workspace.alias(),
+            &layers,
+            host,
+        ));
         MountSet::merge(layers)
     }
 
@@ -171,27 +209,55 @@ impl MountSet {
     }
 }
 
+/// The workspace under both of its names. What the layers below mount in it
+/// holds under both, or the other name would show what is beneath.
+fn workspace_layers(
+    real: &str,
+    alias: Option<&str>,
+    below: &[Mount],
+    host: &HostFacts,
+) -> Vec<Mount> {
+    let mut layers = Vec::new();
+    let mut named = below.to_vec();
+    if let Some(alias) = alias {
+        let is_taken = |moved: &Mount| {
+            let mut same = below.iter().filter(|mount| mount.path == moved.path);
+            same.any(|mount| mount.origin >= moved.origin)
+        };
+        for (from, to) in [(real, alias), (alias, real)] {
+            let moved = below.iter().filter_map(|mount| mount.moved(from, to));
+            named.extend(moved.filter(|moved| !is_taken(moved)));
+        }
+    }
+    for path in std::iter::once(real).chain(alias) {
+        layers.extend(workspace_mounts(path, real, &named, host));
+    }
+    named.drain(..below.len());
+    named.extend(layers);
+    named
+}
+
 /// The workspace, seen at `path`, and each mount point below it once more:
-/// podman's flags `nosuid` and `nodev` reach the top only.
-fn workspace_mounts(path: &str, real: &str, host: &HostFacts) -> Vec<Mount> {
-    let below = |point: &MountPoint| {
+/// podman's flags `nosuid` and `nodev` reach the top only. A mount of `below`
+/// in the workspace was asked for by name, and decides on all that is in it.
+fn workspace_mounts(path: &str, real: &str, below: &[Mount], host: &HostFacts) -> Vec<Mount> {
+    let is_decided = |inside: &str| {
+        let mut deeper = below.iter().filter(|mount| is_below(&mount.path, path));
+        deeper.any(|mount| Path::new(inside).starts_with(&mount.path))
+    };
+    let submount = |point: &MountPoint| {
         let rest = Path::new(&point.path).strip_prefix(real).ok()?.to_str()?;
         let access = match point.read_only {
             true => Access::ReadOnly,
             false => Access::ReadWrite,
         };
-        (!rest.is_empty()).then(|| {
-            Mount::bind(
-                &format!("{path}/{rest}"),
-                &point.path,
-                access,
-                Origin::Workspace,
-            )
-        })
+        let inside = format!("{path}/{rest}");
+        let is_ours = !rest.is_empty() && !is_decided(&inside);
+        is_ours.then(|| Mount::bind(&inside, &point.path, access, Origin::WorkspaceSubmount))
     };
     let top = Mount::bind(path, real, Access::ReadWrite, Origin::Workspace);
     std::iter::once(top)
-        .chain(host.mount_points.iter().filter_map(below))
+        .chain(host.mount_points.iter().filter_map(submount))
         .collect()
 }
 
@@ -209,18 +275,16 @@ fn base_mounts(base: &BaseMount, host: &HostFacts) -> Vec<Mount> {
             let Some(path) = path.to_str() else {
                 return Vec::new();
             };
-            if host.missing.iter().any(|missing| missing == path) {
+            // The mount table knows real paths only.
+            let Some(real) = host.real_binds.get(path) else {
                 return Vec::new();
-            }
-            let below = host
-                .mount_points
-                .iter()
-                .map(|point| point.path.as_str())
-                .filter(|point| is_below(point, path));
-            std::iter::once(path)
-                .chain(below)
-                .map(|path| Mount::bind(path, path, Access::ReadOnly, Origin::Base))
-                .collect()
+            };
+            let top = Mount::bind(path, real, Access::ReadOnly, Origin::Base);
+            let points = host.mount_points.iter().map(|point| point.path.as_str());
+            let below = points.map(|point| {
+                Mount::bind(point, point, Access::ReadOnly, Origin::Submount).moved(real, path)
+            });
+            std::iter::once(top).chain(below.flatten()).collect()
         }
     }
 }
@@ -230,7 +294,7 @@ pub(crate) fn is_below(path: &str, parent: &str) -> bool {
     path != parent && Path::new(path).starts_with(parent)
 }
 
-fn depth(path: &str) -> usize {
+pub(crate) fn depth(path: &str) -> usize {
     Path::new(path).components().count()
 }
 
@@ -255,6 +319,17 @@ mod tests {
         }
     }
 
+    fn host(real_binds: &[(&str, &str)], points: &[&str]) -> HostFacts {
+        let real_binds = real_binds.iter();
+        HostFacts {
+            real_binds: real_binds
+                .map(|(path, real)| ((*path).to_owned(), (*real).to_owned()))
+                .collect(),
+            mount_points: points.iter().map(|path| point(path)).collect(),
+            ..HostFacts::default()
+        }
+    }
+
     #[test]
     fn submounts_of_the_workspace_get_flags_of_their_own() {
         let mut read_only = point("/w/r");
@@ -263,13 +338,15 @@ mod tests {
             mount_points: vec![point("/w"), point("/w/x/y"), read_only, point("/w2")],
             ..HostFacts::default()
         };
-        let mounts = workspace_mounts("/alias", "/w", &host);
+        let mounts = workspace_mounts("/alias", "/w", &[], &host);
+        let below =
+            |path, source, access| Mount::bind(path, source, access, Origin::WorkspaceSubmount);
         assert_eq!(
             mounts,
             [
                 Mount::bind("/alias", "/w", Access::ReadWrite, Origin::Workspace),
-                Mount::bind("/alias/x/y", "/w/x/y", Access::ReadWrite, Origin::Workspace),
-                Mount::bind("/alias/r", "/w/r", Access::ReadOnly, Origin::Workspace),
+                below("/alias/x/y", "/w/x/y", Access::ReadWrite),
+                below("/alias/r", "/w/r", Access::ReadOnly),
             ]
         );
     }
@@ -303,21 +380,84 @@ mod tests {
 
     #[test]
     fn submounts_of_a_read_only_bind_are_read_only_too() {
-        let host = HostFacts {
-            mount_points: ["/d/x", "/d2", "/d"].map(point).to_vec(),
-            ..HostFacts::default()
-        };
+        let host = host(&[("/d", "/d")], &["/d/x", "/d2", "/d"]);
         let mounts = base_mounts(&BaseMount::Bind { path: "/d".into() }, &host);
-        assert_eq!(mounts, [ro("/d"), ro("/d/x")]);
+        let submount = Mount::bind("/d/x", "/d/x", Access::ReadOnly, Origin::Submount);
+        assert_eq!(mounts, [ro("/d"), submount]);
+    }
+
+    #[test]
+    fn submounts_of_a_bind_behind_a_link_are_found_by_its_real_path() {
+        let host = host(&[("/link", "/d")], &["/d/x", "/link/y"]);
+        let mounts = base_mounts(
+            &BaseMount::Bind {
+                path: "/link".into(),
+            },
+            &host,
+        );
+        let bind = |path, source, origin| Mount::bind(path, source, Access::ReadOnly, origin);
+        assert_eq!(
+            mounts,
+            [
+                bind("/link", "/d", Origin::Base),
+                bind("/link/x", "/d/x", Origin::Submount)
+            ]
+        );
     }
 
     #[test]
     fn missing_base_bind_is_left_out() {
-        let host = HostFacts {
-            missing: vec!["/d".into()],
-            ..HostFacts::default()
-        };
-        assert!(base_mounts(&BaseMount::Bind { path: "/d".into() }, &host).is_empty());
+        let bind = BaseMount::Bind { path: "/d".into() };
+        assert!(base_mounts(&bind, &HostFacts::default()).is_empty());
+    }
+
+    /// The workspace `/w`, also called `/a`, over the given base mounts.
+    fn over(base: &[Mount], host: &HostFacts) -> MountSet {
+        let layers = workspace_layers("/w", Some("/a"), base, host);
+        MountSet::merge(base.iter().cloned().chain(layers).collect())
+    }
+
+    #[test]
+    fn mounts_in_the_workspace_hold_under_both_of_its_names() {
+        let base = [
+            ro("/w/lib"),
+            Mount::tmpfs("/a/tmp", 1, Origin::Base),
+            ro("/other"),
+        ];
+        let set = over(&base, &HostFacts::default());
+        for path in ["/w/lib/x", "/a/lib/x"] {
+            let MountKind::Bind { source, access } = &covering(&set, path).unwrap().kind else {
+                panic!("{path}");
+            };
+            assert_eq!((source.as_str(), *access), ("/w/lib", Access::ReadOnly));
+        }
+        for path in ["/w/tmp/x", "/a/tmp/x"] {
+            let kind = &covering(&set, path).unwrap().kind;
+            assert!(matches!(kind, MountKind::Tmpfs { .. }), "{path}");
+        }
+        assert_eq!(set.iter().count(), 7);
+        let named = [Mount::tmpfs("/a/lib", 1, Origin::Base), ro("/w/lib")];
+        let set = over(&named, &HostFacts::default());
+        assert_eq!(covering(&set, "/a/lib/x"), Some(&named[0]));
+        assert_eq!(covering(&set, "/w/lib/x"), Some(&named[1]));
+    }
+
+    #[test]
+    fn base_bind_in_the_workspace_stays_read_only_with_what_is_mounted_in_it() {
+        let host = host(&[("/w/lib", "/w/lib")], &["/w/lib", "/w/lib/x", "/w/y"]);
+        let base = base_mounts(
+            &BaseMount::Bind {
+                path: "/w/lib".into(),
+            },
+            &host,
+        );
+        let set = over(&base, &host);
+        for path in ["/w/lib/z", "/w/lib/x/z", "/a/lib/z", "/a/lib/x/z"] {
+            assert!(!covering(&set, path).unwrap().is_writable(), "{path}");
+        }
+        for path in ["/w/y/z", "/a/y/z"] {
+            assert!(covering(&set, path).unwrap().is_writable(), "{path}");
+        }
     }
 
     #[test]

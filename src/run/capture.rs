@@ -1,11 +1,9 @@
 //! The output of a command in bounded memory: head, tail, and a file with the
 //! rest up to a cap.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
+use crate::run::saved::{SavedFile, SavedOutputs};
 use crate::text::{self, Shown};
 
 /// Longest text in a result. The clients cut at 50 KB and 2,000 lines, and
@@ -14,8 +12,6 @@ const MAX_TEXT: usize = 40_000;
 const MAX_LINES: usize = 1_500;
 /// Raw bytes kept in memory at each end.
 const KEEP: usize = MAX_TEXT;
-/// Most bytes in one saved output.
-const MAX_FILE: u64 = 16 << 20;
 
 /// Output as it comes in.
 #[derive(Debug)]
@@ -25,17 +21,14 @@ pub(crate) struct Capture {
     tail: Vec<u8>,
     total: u64,
     spool: Spool,
+    outputs: SavedOutputs,
 }
 
 /// Where the whole output goes once it does not fit into the head.
 #[derive(Debug)]
 enum Spool {
     Unused(PathBuf),
-    Open {
-        file: File,
-        path: PathBuf,
-        written: u64,
-    },
+    Open(SavedFile),
     Failed(String),
 }
 
@@ -55,12 +48,13 @@ pub(crate) struct Summary {
 
 impl Capture {
     /// `file` is where the whole output goes if it is long.
-    pub(crate) fn new(file: PathBuf) -> Capture {
+    pub(crate) fn new(file: PathBuf, outputs: &SavedOutputs) -> Capture {
         Capture {
             head: Vec::new(),
             tail: Vec::new(),
             total: 0,
             spool: Spool::Unused(file),
+            outputs: outputs.clone(),
         }
     }
 
@@ -89,23 +83,15 @@ impl Capture {
     /// Writes what came after the head; the head goes first.
     fn save(&mut self, rest: &[u8]) {
         if let Spool::Unused(path) = &self.spool {
-            self.spool = match create(path, &self.head) {
-                Ok(file) => Spool::Open {
-                    file,
-                    path: path.clone(),
-                    written: self.head.len() as u64,
-                },
+            self.spool = match self.outputs.create(path, &self.head) {
+                Ok(file) => Spool::Open(file),
                 Err(error) => Spool::Failed(error.to_string()),
             };
         }
-        let Spool::Open { file, written, .. } = &mut self.spool else {
-            return;
-        };
-        let room = usize::try_from(MAX_FILE.saturating_sub(*written)).unwrap_or(usize::MAX);
-        let piece = rest.get(..room.min(rest.len())).unwrap_or_default();
-        match file.write_all(piece) {
-            Ok(()) => *written += piece.len() as u64,
-            Err(error) => self.spool = Spool::Failed(error.to_string()),
+        if let Spool::Open(file) = &mut self.spool
+            && let Err(error) = file.write(rest)
+        {
+            self.spool = Spool::Failed(error.to_string());
         }
     }
 
@@ -149,7 +135,7 @@ impl Capture {
         let (tail, tail_bytes) = take_tail(last);
         let omitted = self.total.saturating_sub(head_bytes + tail_bytes);
         let (file, file_error) = match self.spool {
-            Spool::Open { path, written, .. } => (Some((path, written)), None),
+            Spool::Open(file) => (Some((file.path.clone(), file.written)), None),
             Spool::Failed(error) => (None, Some(error)),
             Spool::Unused(_) => (None, None),
         };
@@ -166,16 +152,6 @@ impl Capture {
             file_error,
         }
     }
-}
-
-fn create(path: &PathBuf, head: &[u8]) -> std::io::Result<File> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(head)?;
-    Ok(file)
 }
 
 fn fits(text: &str) -> bool {
@@ -233,10 +209,11 @@ fn longest_fitting(max: usize, fits: impl Fn(usize) -> bool) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::saved::MAX_FILE;
 
     fn capture(pieces: &[&[u8]]) -> (Summary, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
-        let mut capture = Capture::new(dir.path().join("1.txt"));
+        let mut capture = Capture::new(dir.path().join("1.txt"), &SavedOutputs::default());
         for piece in pieces {
             capture.push(piece);
         }
@@ -318,7 +295,7 @@ mod tests {
     #[test]
     fn saved_output_has_a_cap() {
         let dir = tempfile::tempdir().unwrap();
-        let mut capture = Capture::new(dir.path().join("1.txt"));
+        let mut capture = Capture::new(dir.path().join("1.txt"), &SavedOutputs::default());
         let piece = vec![b'x'; 1 << 20];
         for _ in 0..20 {
             capture.push(&piece);
@@ -329,8 +306,32 @@ mod tests {
     }
 
     #[test]
+    fn output_that_found_no_more_room_says_how_much_was_saved() {
+        let dir = tempfile::tempdir().unwrap();
+        let outputs = SavedOutputs::with_limit(300_000);
+        let new = |name| Capture::new(dir.path().join(name), &outputs);
+        let mut captures = [new("1"), new("2"), new("3")];
+        for _ in 0..3 {
+            for capture in &mut captures {
+                capture.push(&[b'x'; 50_000]);
+            }
+        }
+        let saved: u64 = captures
+            .map(|capture| {
+                let summary = capture.finish();
+                assert_eq!(summary.total, 150_000);
+                let (path, saved) = summary.file.unwrap();
+                assert_eq!(path.metadata().unwrap().len(), saved);
+                saved
+            })
+            .iter()
+            .sum();
+        assert_eq!(saved, 300_000);
+    }
+
+    #[test]
     fn unwritable_place_is_told() {
-        let mut capture = Capture::new(PathBuf::from("/nonexistent/1.txt"));
+        let mut capture = Capture::new("/nonexistent/1.txt".into(), &SavedOutputs::default());
         capture.push(&vec![b'x'; 100_000]);
         let summary = capture.finish();
         assert!(summary.file.is_none() && summary.file_error.is_some());

@@ -79,18 +79,19 @@ impl Channel {
         Ok(())
     }
 
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
+    /// Sends what there is room for; says whether that was all.
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
         while let Some((bytes, fds)) = self.queue.front() {
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
             match fdpass::send(self.socket.as_fd(), bytes, &borrowed) {
                 Ok(_) => {
                     self.queue.pop_front();
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     pub(crate) fn receive(&mut self) -> Turn {

@@ -14,6 +14,7 @@ use crate::run::capture::Capture;
 use crate::run::control_plane::ControlPlane;
 use crate::run::environment::{self, Setting};
 use crate::run::job::{Captured, Job, JobStdio, Retry, Stream};
+use crate::run::journal;
 use crate::run::output::output_pipe;
 use crate::run::poller::{Source, Timer};
 use crate::sys::cgroup::CommandCgroup;
@@ -21,10 +22,6 @@ use crate::sys::cgroup::CommandCgroup;
 /// Most commands at once.
 const MAX_JOBS: usize = 1024;
 const MAX_PATH: usize = 4096;
-/// Stands before a command text in a memory file, on the same line so that
-/// line numbers fit: the shell has its own descriptor of it, and what it
-/// starts needs none.
-const CLOSE_SCRIPT: &str = "exec 3<&-; ";
 
 /// A command as it was asked for, checked.
 struct Asked {
@@ -83,18 +80,6 @@ impl ControlPlane {
     }
 
     fn start_shell(&mut self, mut asked: Asked, shell: Shell) -> Result<(), ApiError> {
-        let timeout_s = checked_timeout(
-            shell.timeout_s,
-            self.context.list.timeout_default_s,
-            self.context.list.timeout_max_s,
-        )?;
-        check_words(std::slice::from_ref(&shell.command))?;
-        if shell.command.len() > MAX_COMMAND {
-            return Err(ApiError::new(
-                ErrorKind::Limit,
-                format!("\"command\" is longer than {MAX_COMMAND} bytes"),
-            ));
-        }
         let (read, write) = output_pipe(self.jobs.len()).map_err(cannot("make a pipe"))?;
         let null = ControlPlane::open_null().map_err(cannot("open /dev/null"))?;
         let stderr = write.try_clone().map_err(cannot("make a pipe"))?;
@@ -110,11 +95,12 @@ impl ControlPlane {
             Some(_) => vec![self.shell().to_owned(), "/proc/self/fd/3".to_owned()],
         };
         theirs.extend(script);
-        asked.shown = shell.command;
+        asked.shown = shown(&shell.command);
         asked.cwd = shell.cwd;
-        asked.timeout_s = Some(timeout_s);
+        let default_s = self.context.list.timeout_default_s;
+        asked.timeout_s = Some(shell.timeout_s.unwrap_or(default_s));
         let captured = Captured {
-            capture: Capture::new(self.output_file()),
+            capture: Capture::new(self.output_file(), &self.saved),
             pipe: Some(read),
             stream: shell.stream.then(Stream::default),
         };
@@ -136,8 +122,8 @@ impl ControlPlane {
         exec: Exec,
         theirs: Vec<OwnedFd>,
     ) -> Result<(), ApiError> {
-        asked.shown = exec.argv.join(" ");
-        asked.argv = checked_argv(exec.argv)?;
+        asked.shown = shown(&exec.argv.join(" "));
+        asked.argv = exec.argv;
         asked.cwd = exec.cwd;
         self.spawn(
             asked,
@@ -156,18 +142,9 @@ impl ControlPlane {
         } else {
             terminal.argv
         };
-        asked.shown = argv.join(" ");
-        asked.argv = checked_argv(argv)?;
+        asked.shown = shown(&argv.join(" "));
+        asked.argv = argv;
         asked.cwd = terminal.cwd;
-        let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-._+".contains(&b);
-        if terminal.term.is_empty()
-            || terminal.term.len() > 64
-            || !terminal.term.bytes().all(is_plain)
-        {
-            return Err(ApiError::bad_request(
-                "\"term\" is not the name of a terminal type",
-            ));
-        }
         asked.term = terminal.term;
         let wire = Stdio::Terminal {
             rows: terminal.rows.clamp(1, 1000),
@@ -186,8 +163,8 @@ impl ControlPlane {
 
     /// Hands the command to pid 1, in a cgroup of its own.
     fn spawn(&mut self, asked: Asked, plumbing: Plumbing) -> Result<(), ApiError> {
-        let (base, shell) = match self.verified() {
-            Some(verified) => (verified.cgroup.clone(), verified.shell),
+        let shell = match self.verified() {
+            Some(verified) => verified.shell,
             None => {
                 return Err(ApiError::new(
                     ErrorKind::CannotRun,
@@ -195,16 +172,16 @@ impl ControlPlane {
                 ));
             }
         };
-        let cwd = self.absolute_cwd(asked.cwd.as_deref())?;
+        let cwd = self.absolute_cwd(asked.cwd.as_deref());
         let setting = Setting {
             home: self.context.home.clone(),
             user: self.context.user.clone(),
             shell,
             git: self.git.clone().unwrap_or_default(),
         };
-        let id = self.new_id();
-        let cgroup =
-            CommandCgroup::create(&base, id).map_err(cannot("make a cgroup for the command"))?;
+        let (id, cgroup) = self
+            .take_cgroup()
+            .map_err(cannot("make a cgroup for the command"))?;
         let spawn = Spawn {
             id,
             argv: asked.argv,
@@ -230,35 +207,37 @@ impl ControlPlane {
             retry: None,
             notices: Vec::new(),
         };
-        let handed_over = self.hand_over(&job.cgroup, &spawn, &plumbing.theirs);
-        if let Err(error) = handed_over {
-            job.cgroup.remove();
+        // Watched and timed before it can begin.
+        let fds = packet_fds(&job.cgroup, &plumbing.theirs).map_err(cannot("hand it over"))?;
+        let retry = Retry {
+            spawn: spawn.clone(),
+            fds: plumbing.theirs,
+        };
+        self.begin_job(job, retry)?;
+        if let Err(error) = self.hand_over(spawn, fds) {
+            self.drop_job(id);
             return Err(cannot("hand the command to pid 1")(error));
         }
-        self.begin_job(
-            job,
-            Retry {
-                spawn,
-                fds: plumbing.theirs,
-                tries: 0,
-            },
-        )
+        self.flush_channel();
+        self.prepare_next();
+        Ok(())
     }
 
-    pub(crate) fn hand_over(
-        &mut self,
-        cgroup: &CommandCgroup,
-        spawn: &Spawn,
-        theirs: &[OwnedFd],
-    ) -> io::Result<()> {
-        let mut fds = vec![cgroup.open_procs()?];
-        for fd in theirs {
-            fds.push(fd.try_clone()?);
-        }
+    /// Queues the packet that has pid 1 start the command.
+    pub(crate) fn hand_over(&mut self, spawn: Spawn, fds: Vec<OwnedFd>) -> io::Result<()> {
         match &mut self.channel {
-            Some(channel) => channel.push(&ToInit::Spawn(spawn.clone()), fds),
+            Some(channel) => channel.push(&ToInit::Spawn(spawn), fds),
             None => Err(io::Error::from(io::ErrorKind::NotConnected)),
         }
+    }
+
+    /// Forgets a command that nothing was started for.
+    pub(crate) fn drop_job(&mut self, id: u64) -> Option<Job> {
+        let mut job = self.jobs.remove(&id)?;
+        self.unset_timers(id);
+        self.close_output(&mut job);
+        job.cgroup.remove();
+        Some(job)
     }
 
     fn begin_job(&mut self, mut job: Job, retry: Retry) -> Result<(), ApiError> {
@@ -274,7 +253,7 @@ impl ControlPlane {
         }) = &job.stdio
         {
             self.poller
-                .add(Source::Output(id), pipe.as_fd(), mio::Interest::READABLE)
+                .add(Source::Output(id), pipe.as_fd())
                 .map_err(cannot("watch the output"))?;
         }
         self.jobs.insert(id, job);
@@ -293,19 +272,16 @@ impl ControlPlane {
         client.map(|client| client.name.clone()).unwrap_or_default()
     }
 
-    fn absolute_cwd(&self, cwd: Option<&str>) -> Result<String, ApiError> {
+    fn absolute_cwd(&self, cwd: Option<&str>) -> String {
         let workspace = self.context.workspace.as_str();
-        let Some(cwd) = cwd else {
-            return Ok(workspace.to_owned());
-        };
-        if cwd.contains('\0') || cwd.len() > MAX_PATH {
-            return Err(ApiError::bad_request("\"cwd\" is not a path"));
-        }
         // Only put together here; it is resolved inside, by pid 1.
-        Ok(Path::new(workspace)
-            .join(cwd)
-            .to_string_lossy()
-            .into_owned())
+        cwd.map_or_else(
+            || workspace.to_owned(),
+            |cwd| {
+                let path = Path::new(workspace).join(cwd);
+                path.to_string_lossy().into_owned()
+            },
+        )
     }
 
     /// Where the next long output is saved. The directory is mounted inside,
@@ -316,6 +292,20 @@ impl ControlPlane {
     }
 }
 
+/// What is kept of a command while it runs: no more than the journal takes.
+fn shown(command: &str) -> String {
+    journal::cut(command).to_owned()
+}
+
+/// The descriptors of a `Spawn` packet, in the order of its type.
+pub(crate) fn packet_fds(cgroup: &CommandCgroup, theirs: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
+    let mut fds = vec![cgroup.open_procs()?];
+    for fd in theirs {
+        fds.push(fd.try_clone()?);
+    }
+    Ok(fds)
+}
+
 /// A command text that is too long for an argument or for a packet, in a
 /// memory file.
 fn long_script(command: &str) -> io::Result<Option<OwnedFd>> {
@@ -324,36 +314,93 @@ fn long_script(command: &str) -> io::Result<Option<OwnedFd>> {
     }
     let memory = rustix::fs::memfd_create("command", MemfdFlags::CLOEXEC)?;
     let mut file = std::fs::File::from(memory.try_clone()?);
-    io::Write::write_all(&mut file, CLOSE_SCRIPT.as_bytes())?;
     io::Write::write_all(&mut file, command.as_bytes())?;
     rustix::fs::seek(&memory, rustix::fs::SeekFrom::Start(0))?;
     Ok(Some(memory))
 }
 
-fn checked_timeout(asked: Option<u64>, default_s: u64, max_s: u64) -> Result<u64, ApiError> {
+/// Refuses a call whose parameters make no sense, before it waits for the
+/// sandbox. What starts a command relies on this.
+pub(crate) fn check_call(call: &Call, timeout_max_s: u64) -> Result<(), ApiError> {
+    match call {
+        Call::Shell(shell) => {
+            check_timeout(shell.timeout_s, timeout_max_s)?;
+            check_command(&shell.command)?;
+            check_cwd(shell.cwd.as_deref())
+        }
+        Call::Exec(exec) => {
+            check_argv(&exec.argv)?;
+            check_cwd(exec.cwd.as_deref())
+        }
+        Call::Terminal(terminal) => {
+            // None at all means a shell.
+            if !terminal.argv.is_empty() {
+                check_argv(&terminal.argv)?;
+            }
+            check_term(&terminal.term)?;
+            check_cwd(terminal.cwd.as_deref())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_timeout(asked: Option<u64>, max_s: u64) -> Result<(), ApiError> {
     match asked {
-        None => Ok(default_s),
         Some(0) => Err(ApiError::bad_request("\"timeout_s\" must be at least 1")),
         Some(asked) if asked > max_s => Err(ApiError::bad_request(format!(
             "\"timeout_s\" is {asked}, but the most is {max_s}"
         ))
         .with_hint("start long work in the background, with its output in a file")),
-        Some(asked) => Ok(asked),
+        _ => Ok(()),
     }
 }
 
-fn checked_argv(argv: Vec<String>) -> Result<Vec<String>, ApiError> {
+fn check_command(command: &str) -> Result<(), ApiError> {
+    if command.len() > MAX_COMMAND {
+        return Err(ApiError::new(
+            ErrorKind::Limit,
+            format!("\"command\" is longer than {MAX_COMMAND} bytes"),
+        ));
+    }
+    check_word(command)
+}
+
+fn check_argv(argv: &[String]) -> Result<(), ApiError> {
     if argv.first().is_none_or(String::is_empty) {
         return Err(ApiError::bad_request("\"argv\" names no program"));
     }
-    check_words(&argv)?;
+    argv.iter().try_for_each(|word| check_word(word))?;
     let length: usize = argv.iter().map(|word| encoded_len(word)).sum();
     if length > MAX_INLINE {
         return Err(ApiError::bad_request(format!(
             "\"argv\" is longer than {MAX_INLINE} bytes in all"
         )));
     }
-    Ok(argv)
+    Ok(())
+}
+
+fn check_word(word: &str) -> Result<(), ApiError> {
+    if word.contains('\0') {
+        return Err(ApiError::bad_request("a command cannot contain NUL"));
+    }
+    Ok(())
+}
+
+fn check_cwd(cwd: Option<&str>) -> Result<(), ApiError> {
+    if cwd.is_some_and(|cwd| cwd.contains('\0') || cwd.len() > MAX_PATH) {
+        return Err(ApiError::bad_request("\"cwd\" is not a path"));
+    }
+    Ok(())
+}
+
+fn check_term(term: &str) -> Result<(), ApiError> {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-._+".contains(&b);
+    if term.is_empty() || term.len() > 64 || !term.bytes().all(is_plain) {
+        return Err(ApiError::bad_request(
+            "\"term\" is not the name of a terminal type",
+        ));
+    }
+    Ok(())
 }
 
 /// Length in a packet: JSON writes a control character as six bytes.
@@ -368,13 +415,6 @@ fn encoded_len(text: &str) -> usize {
         + "\"\",".len()
 }
 
-fn check_words(words: &[String]) -> Result<(), ApiError> {
-    if words.iter().any(|word| word.contains('\0')) {
-        return Err(ApiError::bad_request("a command cannot contain NUL"));
-    }
-    Ok(())
-}
-
 fn cannot(what: &'static str) -> impl Fn(io::Error) -> ApiError {
     move |error| ApiError::new(ErrorKind::CannotRun, format!("cannot {what}: {error}"))
 }
@@ -383,12 +423,60 @@ fn cannot(what: &'static str) -> impl Fn(io::Error) -> ApiError {
 mod tests {
     use super::*;
 
+    fn refused(method: &str, params: serde_json::Value) -> Option<ErrorKind> {
+        let call = serde_json::json!({"method": method, "params": params});
+        let call: Call = serde_json::from_value(call).unwrap();
+        check_call(&call, 10).err().map(|error| error.kind)
+    }
+
     #[test]
-    fn timeouts_have_a_default_and_a_maximum() {
-        assert_eq!(checked_timeout(None, 5, 10).unwrap(), 5);
-        assert_eq!(checked_timeout(Some(10), 5, 10).unwrap(), 10);
-        assert!(checked_timeout(Some(11), 5, 10).is_err());
-        assert!(checked_timeout(Some(0), 5, 10).is_err());
+    fn senseless_calls_are_refused_before_they_wait() {
+        use serde_json::json;
+        let long = "x".repeat(MAX_COMMAND + 1);
+        assert_eq!(
+            refused("shell", json!({"command": long})),
+            Some(ErrorKind::Limit)
+        );
+        for (method, params) in [
+            ("shell", json!({"command": "a\0b"})),
+            ("shell", json!({"command": "a", "timeout_s": 0})),
+            ("shell", json!({"command": "a", "timeout_s": 11})),
+            ("shell", json!({"command": "a", "cwd": "a\0b"})),
+            ("shell", json!({"command": "a", "cwd": "x".repeat(4097)})),
+            ("exec", json!({"argv": []})),
+            ("exec", json!({"argv": [""]})),
+            ("exec", json!({"argv": ["a\0b"]})),
+            ("exec", json!({"argv": ["a", "x".repeat(MAX_INLINE)]})),
+            ("exec", json!({"argv": ["a"], "cwd": "\0"})),
+            ("terminal", terminal(&[""], "xterm")),
+            ("terminal", terminal(&["a"], "")),
+            ("terminal", terminal(&["a"], "x\n")),
+        ] {
+            let kind = refused(method, params.clone());
+            assert_eq!(kind, Some(ErrorKind::BadRequest), "{params}");
+        }
+        for (method, params) in [
+            ("shell", json!({"command": "x".repeat(MAX_COMMAND)})),
+            (
+                "shell",
+                json!({"command": "", "timeout_s": 10, "cwd": ".."}),
+            ),
+            ("exec", json!({"argv": ["a", ""]})),
+            ("terminal", terminal(&[], "xterm-256color")),
+            ("list", json!({})),
+        ] {
+            assert_eq!(refused(method, params.clone()), None, "{params}");
+        }
+    }
+
+    fn terminal(argv: &[&str], term: &str) -> serde_json::Value {
+        serde_json::json!({"argv": argv, "rows": 1, "cols": 1, "term": term})
+    }
+
+    #[test]
+    fn a_running_command_keeps_little_of_its_text() {
+        assert_eq!(shown("echo"), "echo");
+        assert!(shown(&"x".repeat(MAX_COMMAND)).capacity() <= 16 << 10);
     }
 
     #[test]
@@ -401,9 +489,6 @@ mod tests {
         );
         let text = "x".repeat(MAX_INLINE + 1);
         let file = std::fs::File::from(long_script(&text).unwrap().unwrap());
-        assert_eq!(
-            io::read_to_string(file).unwrap(),
-            CLOSE_SCRIPT.to_owned() + &text
-        );
+        assert_eq!(io::read_to_string(file).unwrap(), text);
     }
 }

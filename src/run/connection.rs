@@ -1,9 +1,11 @@
 //! One client of the socket API: bounded buffers both ways, so that a slow or
 //! hostile client harms only itself.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
 use crate::api::line::{Line, LineBuffer};
 use crate::api::{ApiError, Body, Event, MAX_LINE, Message};
@@ -16,15 +18,13 @@ const TURN: usize = 256 << 10;
 const HIGH_WATER: usize = 1 << 20;
 /// Waiting bytes at which the client is given up.
 const LIMIT: usize = 16 << 20;
-/// Most descriptors that may wait for their request.
-const MAX_WAITING_FDS: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
     lines: LineBuffer,
-    fds: VecDeque<OwnedFd>,
-    is_closed: bool,
+    /// What came while the line began that is not complete yet.
+    fds: Descriptors,
     queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     /// Bytes of the first queued message that are sent already.
     sent: usize,
@@ -34,6 +34,29 @@ pub(crate) struct Connection {
     pub(crate) client: Option<Client>,
     /// Requests that are not answered yet.
     pub(crate) in_flight: usize,
+}
+
+/// A line, and the descriptors that it may take.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) line: Line,
+    pub(crate) fds: Descriptors,
+}
+
+/// Descriptors of one message. More than one line may begin in the bytes that
+/// they come with, and only who understands the lines knows whose they are. They
+/// are closed with the last of these lines, so no later request gets them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Descriptors(Rc<RefCell<Vec<OwnedFd>>>);
+
+impl Descriptors {
+    fn new(fds: Vec<OwnedFd>) -> Descriptors {
+        Descriptors(Rc::new(RefCell::new(fds)))
+    }
+
+    pub(crate) fn take(&self) -> Vec<OwnedFd> {
+        self.0.take()
+    }
 }
 
 /// Who a connection belongs to.
@@ -57,8 +80,7 @@ impl Connection {
         Connection {
             socket,
             lines: LineBuffer::new(MAX_LINE),
-            fds: VecDeque::new(),
-            is_closed: false,
+            fds: Descriptors::default(),
             queue: VecDeque::new(),
             sent: 0,
             waiting: 0,
@@ -76,70 +98,56 @@ impl Connection {
         self.waiting > HIGH_WATER
     }
 
-    /// Reads one turn; [`Connection::next_line`] gives what it was. Once it
-    /// has said that the client is gone it says so again.
-    pub(crate) fn read(&mut self) -> ReadState {
-        if self.is_closed {
-            return ReadState::Closed;
-        }
+    /// Reads one turn, and returns the lines that are complete.
+    pub(crate) fn read(&mut self) -> (Vec<Arrived>, ReadState) {
         if self.is_slow() {
             // Taken up again when the queue has been written.
-            return ReadState::Drained;
+            return (Vec::new(), ReadState::Drained);
         }
-        let state = self.read_turn();
-        self.is_closed = state == ReadState::Closed;
-        state
-    }
-
-    fn read_turn(&mut self) -> ReadState {
         let mut buffer = vec![0; 16 << 10];
         let mut total = 0;
+        let mut lines = Vec::new();
         while total < TURN {
-            let received = match fdpass::receive(self.socket.as_fd(), &mut buffer) {
-                Ok(received) if received.len > 0 && !received.truncated => received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return ReadState::Drained;
+            match fdpass::receive(self.socket.as_fd(), &mut buffer) {
+                Ok(received) if received.len == 0 || received.truncated => {
+                    return (lines, ReadState::Closed);
                 }
-                _ => return ReadState::Closed,
-            };
-            total += received.len;
-            self.lines
-                .push(buffer.get(..received.len).unwrap_or_default());
-            if !received.fds.is_empty() {
-                // The request that they came with must take them before those
-                // of the next one are here.
-                self.fds.extend(received.fds);
-                break;
+                Ok(received) => {
+                    total += received.len;
+                    let bytes = buffer.get(..received.len).unwrap_or_default();
+                    let has_fds = !received.fds.is_empty();
+                    self.take_in(bytes, received.fds, &mut lines);
+                    // So a turn cannot gather any number of them.
+                    if has_fds {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return (lines, ReadState::Drained);
+                }
+                Err(_) => return (lines, ReadState::Closed),
             }
         }
-        if self.fds.len() > MAX_WAITING_FDS {
-            return ReadState::Closed;
+        (lines, ReadState::MoreToRead)
+    }
+
+    /// Descriptors come with the first byte of their request, and the kernel
+    /// ends a read after the message that carries some (unix(7)): theirs is one
+    /// of the lines that begin in these bytes.
+    fn take_in(&mut self, bytes: &[u8], fds: Vec<OwnedFd>, lines: &mut Vec<Arrived>) {
+        let came = Descriptors::new(fds);
+        let mut current = if self.lines.is_mid_line() {
+            std::mem::take(&mut self.fds)
+        } else {
+            came.clone()
+        };
+        self.lines.push(bytes);
+        while let Some(line) = self.lines.next_line() {
+            let fds = std::mem::replace(&mut current, came.clone());
+            lines.push(Arrived { line, fds });
         }
-        ReadState::MoreToRead
-    }
-
-    /// The next request to serve. There is none for a client that does not
-    /// read its answers: they would pile up here.
-    pub(crate) fn next_line(&mut self) -> Option<Line> {
-        if self.is_slow() {
-            return None;
-        }
-        self.lines.next_line()
-    }
-
-    /// The descriptors that came with the current request. Where they are too
-    /// few they are closed, or the next request would be given them.
-    pub(crate) fn take_fds<const N: usize>(&mut self) -> Option<[OwnedFd; N]> {
-        let count = self.fds.len().min(N);
-        let taken: Vec<OwnedFd> = self.fds.drain(..count).collect();
-        taken.try_into().ok()
-    }
-
-    /// To be called when the lines of a turn were served: descriptors that no
-    /// request has taken belong to one that is still to be completed, if any.
-    pub(crate) fn close_unclaimed_fds(&mut self) {
-        if self.lines.is_at_start() {
-            self.fds.clear();
+        if self.lines.is_mid_line() {
+            self.fds = current;
         }
     }
 
@@ -205,6 +213,9 @@ impl Connection {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Any process of the user can bring this about. The one
+                // terminal is lost, not the connection.
+                Err(error) if is_too_many_refs(&error) && !fds.is_empty() => self.drop_front_fds(),
                 Err(error) => return Err(error),
             }
         }
@@ -214,7 +225,134 @@ impl Connection {
         Ok(())
     }
 
+    fn drop_front_fds(&mut self) {
+        if let Some((_, fds)) = self.queue.front_mut() {
+            fds.clear();
+        }
+    }
+
     pub(crate) fn is_flushed(&self) -> bool {
         self.queue.is_empty()
+    }
+}
+
+fn is_too_many_refs(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::TOOMANYREFS.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    fn pair() -> (Connection, OwnedFd) {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (Connection::new(ours.into()), theirs.into())
+    }
+
+    fn send(socket: &OwnedFd, text: &str, fds: &[BorrowedFd<'_>]) {
+        let sent = fdpass::send(socket.as_fd(), text.as_bytes(), fds).unwrap();
+        assert_eq!(sent, text.len());
+    }
+
+    /// All lines that are there, each with the number of its descriptors,
+    /// taken by who is asked for.
+    fn read(connection: &mut Connection, takes: &str) -> Vec<(String, usize)> {
+        let mut seen = Vec::new();
+        loop {
+            let (lines, state) = connection.read();
+            for Arrived { line, fds } in lines {
+                let Line::Complete(bytes) = line else {
+                    seen.push((String::new(), 0));
+                    continue;
+                };
+                let text = String::from_utf8(bytes).unwrap();
+                let count = if text.starts_with(takes) {
+                    fds.take().len()
+                } else {
+                    0
+                };
+                seen.push((text, count));
+            }
+            if state != ReadState::MoreToRead {
+                return seen;
+            }
+        }
+    }
+
+    fn seen(lines: &[(&str, usize)]) -> Vec<(String, usize)> {
+        let lines = lines.iter();
+        lines
+            .map(|(line, count)| ((*line).to_owned(), *count))
+            .collect()
+    }
+
+    #[test]
+    fn descriptors_reach_the_request_that_they_came_with() {
+        let (mut connection, peer) = pair();
+        let (reader, writer) = io::pipe().unwrap();
+        let (one, two) = ([reader.as_fd()], [reader.as_fd(), writer.as_fd()]);
+        send(&peer, "ping\n", &[]);
+        send(&peer, "exec 1\nping\n", &one);
+        send(&peer, "exec 2\nexec 3\n", &two);
+        send(&peer, "exe", &one);
+        assert_eq!(
+            read(&mut connection, "exec"),
+            seen(&[
+                ("ping", 0),
+                ("exec 1", 1),
+                ("ping", 0),
+                ("exec 2", 2),
+                ("exec 3", 0)
+            ])
+        );
+        // The rest of a line that has begun, and one more with its own.
+        send(&peer, "c 4\nexec 5\n", &two);
+        assert_eq!(
+            read(&mut connection, "exec"),
+            seen(&[("exec 4", 1), ("exec 5", 2)])
+        );
+    }
+
+    #[test]
+    fn descriptors_that_nobody_takes_are_closed() {
+        let (mut connection, peer) = pair();
+        let (mut reader, writer) = io::pipe().unwrap();
+        let two = [writer.as_fd(), writer.as_fd()];
+        for text in ["ping\n", "not JSON\n", "exec refused\n"] {
+            send(&peer, text, &two);
+            send(&peer, "exec\n", &[]);
+            assert_eq!(
+                read(&mut connection, "exec\n"),
+                seen(&[(text.trim_end(), 0), ("exec", 0)])
+            );
+            send(&peer, "exec\n", &two[..1]);
+            assert_eq!(read(&mut connection, "exec"), seen(&[("exec", 1)]));
+        }
+        // A line that is too long.
+        send(&peer, "x", &two);
+        for _ in 0..=MAX_LINE >> 16 {
+            send(&peer, &"x".repeat(1 << 16), &[]);
+            read(&mut connection, "");
+        }
+        send(&peer, "\nexec\n", &[]);
+        assert_eq!(read(&mut connection, "exec"), seen(&[("", 0), ("exec", 0)]));
+        drop(writer);
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_turn_gathers_the_descriptors_of_one_message_only() {
+        let (mut connection, peer) = pair();
+        let (reader, _writer) = io::pipe().unwrap();
+        for _ in 0..100 {
+            send(&peer, "x", &[reader.as_fd(); fdpass::MAX_FDS]);
+        }
+        for _ in 0..100 {
+            assert_eq!(connection.read().1, ReadState::MoreToRead);
+            // Only those of the line that has begun are kept.
+            assert_eq!(connection.fds.0.borrow().len(), fdpass::MAX_FDS);
+        }
     }
 }

@@ -4,28 +4,35 @@
 //! container), `handler` (requests), `commands`, `reports`, `output` and
 //! `ending` (what runs inside).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use mio::{Events, Interest};
+use mio::Events;
 use rustix::net::sockopt;
 
-use crate::api::{ApiError, Call, ErrorKind, ListReply, State};
+use crate::api::{ApiError, ErrorKind, ListReply, State};
+use crate::config::Mask;
 use crate::error::Error;
+use crate::podman::PodmanError;
 use crate::podman::argv::ContainerSpec;
+use crate::policy::mounts::MountSet;
 use crate::run::channel::Channel;
 use crate::run::connection::{Connection, ReadState};
+use crate::run::discard::Discards;
 use crate::run::ending::Lingering;
 use crate::run::environment::GitIdentity;
 use crate::run::job::{EndReason, Job};
 use crate::run::journal::Journal;
 use crate::run::lifecycle::Phase;
 use crate::run::poller::{Poller, Source, Timer};
+use crate::run::prepared::Prepared;
+use crate::run::saved::SavedOutputs;
 use crate::run::task::Task;
+use crate::run::waiting::WaitingQueue;
 use crate::run::watchdog::Backoff;
 use crate::workspace::{Names, Workspace};
 
@@ -37,10 +44,8 @@ const HELLO: Duration = Duration::from_secs(10);
 const FIRST_CLIENT: Duration = Duration::from_secs(60);
 /// How long the last answers may take to be read.
 const LEAVE: Duration = Duration::from_secs(1);
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 const MAX_CONNECTIONS: usize = 256;
-/// Most requests of one client before others get their turn: it takes a
-/// moment to start a command.
-const LINES: usize = 8;
 
 /// What does not change while the control plane lives.
 #[derive(Debug)]
@@ -55,18 +60,13 @@ pub(crate) struct Context {
     /// Where podman and git are looked for.
     pub(crate) search_path: OsString,
     pub(crate) list: ListReply,
+    /// Of these `spec` has a set of its own, with covers over what the masks
+    /// hide at the time of a create.
+    pub(crate) mounts: MountSet,
+    pub(crate) masks: Vec<Mask>,
     pub(crate) inject_git_identity: bool,
     /// Started by a client: ends with its last client.
     pub(crate) launched: bool,
-}
-
-/// A request that waits for the sandbox.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    pub(crate) connection: u64,
-    pub(crate) request: u64,
-    pub(crate) call: Call,
-    pub(crate) fds: Vec<OwnedFd>,
 }
 
 /// How the loop ends.
@@ -84,20 +84,25 @@ pub(crate) struct ControlPlane {
     signals: OwnedFd,
     pub(crate) connections: HashMap<u64, Connection>,
     pub(crate) jobs: HashMap<u64, Job>,
+    /// For the next command.
+    pub(crate) prepared: Option<Prepared>,
     /// Background processes of ended commands, oldest first.
     pub(crate) lingering: Vec<Lingering>,
     /// Pipes that ended commands left open: read, so that nobody blocks.
-    pub(crate) discarded: HashMap<u64, OwnedFd>,
+    pub(crate) discards: Discards,
+    pub(crate) saved: SavedOutputs,
     pub(crate) tasks: HashMap<u64, (Task, crate::run::lifecycle::TaskKind)>,
     pub(crate) phase: Phase,
     pub(crate) channel: Option<Channel>,
     /// Counts containers, connections, commands and tasks.
     next_id: u64,
     pub(crate) container: u64,
-    pub(crate) waiting: VecDeque<Waiting>,
+    pub(crate) waiting: WaitingQueue,
     /// Who asked for the shutdown: connection and request.
     pub(crate) shutdown_asked: Vec<(u64, u64)>,
     pub(crate) stopping: bool,
+    /// What could not be removed, for the report at the end.
+    pub(crate) teardown_errors: Vec<PodmanError>,
     ending: Option<Ending>,
     pub(crate) git: Option<GitIdentity>,
     pub(crate) journal: Journal,
@@ -122,8 +127,8 @@ impl ControlPlane {
         signals: OwnedFd,
     ) -> io::Result<ControlPlane> {
         let mut poller = Poller::new()?;
-        poller.add(Source::Listener, listener.as_fd(), Interest::READABLE)?;
-        poller.add(Source::Signals, signals.as_fd(), Interest::READABLE)?;
+        poller.add(Source::Listener, listener.as_fd())?;
+        poller.add(Source::Signals, signals.as_fd())?;
         poller.set(Timer::Backstop, BACKSTOP);
         if context.launched {
             poller.set(Timer::FirstClient, FIRST_CLIENT);
@@ -136,16 +141,19 @@ impl ControlPlane {
             signals,
             connections: HashMap::new(),
             jobs: HashMap::new(),
+            prepared: None,
             lingering: Vec::new(),
-            discarded: HashMap::new(),
+            discards: Discards::default(),
+            saved: SavedOutputs::default(),
             tasks: HashMap::new(),
             phase: Phase::Waiting,
             channel: None,
             next_id: 0,
             container: 0,
-            waiting: VecDeque::new(),
+            waiting: WaitingQueue::default(),
             shutdown_asked: Vec::new(),
             stopping: false,
+            teardown_errors: Vec::new(),
             ending: None,
             git: None,
             backoff: Backoff::default(),
@@ -200,6 +208,14 @@ impl ControlPlane {
         self.ending.is_some()
     }
 
+    /// Why the end is not a clean one.
+    pub(crate) fn failure(&self) -> Option<ApiError> {
+        match &self.ending {
+            Some(Ending::Failed(error)) => Some(error.into()),
+            _ => None,
+        }
+    }
+
     fn is_flushed(&self) -> bool {
         self.connections.values().all(Connection::is_flushed)
     }
@@ -231,9 +247,11 @@ impl ControlPlane {
     fn on_timer(&mut self, timer: Timer) {
         match timer {
             Timer::Timeout(id) => self.end_job(id, EndReason::TimedOut),
+            Timer::Kill(id) => self.kill_job(id),
             Timer::Settle(id) => self.settle_job(id),
             Timer::Drain(id) => self.finish_job(id),
             Timer::Respawn(id) => self.respawn(id),
+            Timer::Discard => self.discard_due(),
             Timer::Flush(id) => self.flush_stream(id),
             Timer::Hello(id) => self.hello_overdue(id),
             Timer::Task(id) => self.task_overdue(id),
@@ -241,6 +259,8 @@ impl ControlPlane {
             Timer::Restart => self.restart_due(),
             Timer::FirstClient => self.end_if_unused(),
             Timer::Backstop => self.backstop(),
+            Timer::Accept => self.accept(),
+            Timer::Channel => self.flush_channel(),
             Timer::Leave => self.connections.clear(),
         }
     }
@@ -285,7 +305,12 @@ impl ControlPlane {
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {
                 self.poller.again(Source::Listener);
             }
-            Err(error) => log::warn!("cannot accept a client: {error}"),
+            // It still waits, and raises no second event: no descriptors, or no
+            // memory, for the moment.
+            Err(error) => {
+                log::warn!("cannot accept a client: {error}");
+                self.poller.set(Timer::Accept, ACCEPT_AGAIN);
+            }
         }
     }
 
@@ -306,11 +331,7 @@ impl ControlPlane {
             return connection.flush();
         }
         let id = self.new_id();
-        self.poller.add(
-            Source::Connection(id),
-            connection.fd(),
-            Interest::READABLE | Interest::WRITABLE,
-        )?;
+        self.poller.add(Source::Connection(id), connection.fd())?;
         self.poller.set(Timer::Hello(id), HELLO);
         self.connections.insert(id, connection);
         // Whatever came before the registration raises no event.
@@ -331,36 +352,19 @@ impl ControlPlane {
     fn on_connection(&mut self, id: u64) {
         // First out, then in: reading may have been put off until then.
         self.flush_connection(id);
-        let mut is_served = self.serve_lines(id);
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        let mut state = ReadState::MoreToRead;
-        if is_served {
-            state = connection.read();
-            is_served = self.serve_lines(id);
-        }
-        match state {
-            ReadState::Closed if is_served => self.close_connection(id),
-            ReadState::Drained if is_served => {}
-            _ => self.poller.again(Source::Connection(id)),
-        }
-        self.flush_connection(id);
-    }
-
-    /// Serves the requests of one turn; returns whether that was all.
-    fn serve_lines(&mut self, id: u64) -> bool {
-        for _ in 0..LINES {
-            let Some(connection) = self.connections.get_mut(&id) else {
-                return true;
-            };
-            let Some(line) = connection.next_line() else {
-                connection.close_unclaimed_fds();
-                return true;
-            };
+        let (lines, state) = connection.read();
+        for line in lines {
             self.on_line(id, line);
         }
-        false
+        match state {
+            ReadState::Drained => {}
+            ReadState::MoreToRead => self.poller.again(Source::Connection(id)),
+            ReadState::Closed => self.close_connection(id),
+        }
+        self.flush_connection(id);
     }
 
     pub(crate) fn flush_connection(&mut self, id: u64) {
@@ -370,9 +374,13 @@ impl ControlPlane {
         let was_slow = connection.is_slow();
         if let Err(error) = connection.flush() {
             log::debug!("client {id}: {error}");
-            self.close_connection(id);
-        } else if was_slow && !connection.is_slow() {
-            self.poller.again(Source::Connection(id));
+            return self.close_connection(id);
+        }
+        let source = Source::Connection(id);
+        let is_blocked = !connection.is_flushed();
+        self.poller.watch_room(source, connection.fd(), is_blocked);
+        if was_slow && !connection.is_slow() {
+            self.poller.again(source);
         }
     }
 
@@ -383,7 +391,7 @@ impl ControlPlane {
         };
         self.poller.remove(Source::Connection(id), connection.fd());
         self.poller.unset(Timer::Hello(id));
-        self.waiting.retain(|waiting| waiting.connection != id);
+        self.waiting.remove_client(id);
         let orphans: Vec<u64> = self
             .jobs
             .values()

@@ -1,8 +1,6 @@
 //! The end of a command: asked for or not, and what is told of it.
 
-use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::Instant;
 
 use crate::api::{ExecReply, Outcome, Process, ShellReply};
@@ -11,15 +9,13 @@ use crate::run::capture::Summary;
 use crate::run::control_plane::ControlPlane;
 use crate::run::job::{EndReason, Ending, GIVE_UP, GRACE, Job, JobStdio, SETTLE_EVERY};
 use crate::run::journal::{End, Record};
-use crate::run::poller::{Source, Timer};
+use crate::run::poller::Timer;
 use crate::sys::cgroup::CommandCgroup;
 use crate::sys::process;
 use crate::text;
 
 /// Most background processes that a result lists.
 const MAX_LISTED: usize = 20;
-/// Saved outputs together; the oldest go first.
-const MAX_SAVED: u64 = 256 << 20;
 
 /// What an ended command left running.
 #[derive(Debug)]
@@ -28,55 +24,62 @@ pub(crate) struct Lingering {
 }
 
 impl ControlPlane {
-    /// Asks a command to end: SIGTERM for its whole tree, then `settle_job`.
+    /// Asks a command to end: SIGTERM for its whole tree, SIGKILL later.
     pub(crate) fn end_job(&mut self, id: u64, reason: EndReason) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
-        if job.ending.is_some() {
+        // Of one that has ended only its pipe is still waited for.
+        if job.ending.is_some() || job.status.is_some() {
             return;
         }
         job.ending = Some(Ending {
             reason,
             since: Instant::now(),
-            killed: None,
         });
         if !job.reported && job.cgroup.remove() {
             // pid 1 has not come to it yet. Without its cgroup it cannot
-            // start any more: a process that fails to join it ends.
+            // begin; the failure of that finds nobody.
             return self.finish_job(id);
         }
         job.cgroup.terminate();
+        self.poller.set(Timer::Kill(id), GRACE);
         self.poller.set(Timer::Settle(id), SETTLE_EVERY);
     }
 
-    /// An ending command is done when nothing of its tree is left. After a
-    /// while that is seen to; only what was killed is ever given up.
+    pub(crate) fn kill_job(&mut self, id: u64) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        if let Err(error) = job.cgroup.kill() {
+            log::warn!("cannot kill command {id}: {error}");
+        }
+    }
+
+    /// An ending command is done when nothing of its tree is left.
     pub(crate) fn settle_job(&mut self, id: u64) {
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get(&id) else {
             return;
         };
-        let Some(ending) = &mut job.ending else {
-            return;
-        };
-        let is_gone = job.reported && !job.cgroup.is_populated();
-        let is_given_up = ending
-            .killed
-            .is_some_and(|killed| killed.elapsed() >= GIVE_UP);
-        if is_gone || is_given_up {
-            if !is_gone {
-                log::error!("command {id} is still there after it was killed");
+        let Some(ending) = &job.ending else { return };
+        let (is_reported, waited) = (job.reported, ending.since.elapsed());
+        let is_gone = is_reported && !job.cgroup.is_populated();
+        if !is_gone && waited < GIVE_UP {
+            if waited >= GRACE {
+                // Again and again: a process may join the cgroup late.
+                self.kill_job(id);
             }
-            self.on_output(id);
-            return self.finish_job(id);
+            return self.poller.set(Timer::Settle(id), SETTLE_EVERY);
         }
-        if ending.killed.is_none() && ending.since.elapsed() >= GRACE {
-            ending.killed = Some(Instant::now());
-            if let Err(error) = job.cgroup.kill() {
-                log::warn!("cannot kill command {id}: {error}");
-            }
+        if !is_gone {
+            log::error!("command {id} is still there after it was killed");
         }
-        self.poller.set(Timer::Settle(id), SETTLE_EVERY);
+        self.finish_job(id);
+        if !is_reported {
+            // Between fork and exec any process of the user can stop it,
+            // before it is in its cgroup. Then only this ends it for certain.
+            self.container_gone("pid 1 did not answer for a command that was ended");
+        }
     }
 
     /// The sandbox is gone, and the command with it.
@@ -103,8 +106,7 @@ impl ControlPlane {
         if let Some(pipe) = pipe {
             // What still holds the other end must not block, or be killed by
             // SIGPIPE, just because nobody listens any more.
-            self.discarded.insert(job.id, pipe);
-            self.poller.again(Source::Output(job.id));
+            self.discards.add(job.id, pipe, &mut self.poller);
         }
         self.notice_limits(&mut job);
         let (connection, request) = (job.connection, job.request);
@@ -141,8 +143,9 @@ impl ControlPlane {
     }
 
     pub(crate) fn unset_timers(&mut self, id: u64) {
-        let timers: [fn(u64) -> Timer; 5] = [
+        let timers: [fn(u64) -> Timer; 6] = [
             Timer::Timeout,
+            Timer::Kill,
             Timer::Settle,
             Timer::Drain,
             Timer::Respawn,
@@ -177,9 +180,6 @@ impl ControlPlane {
             }
             Some(format!("{OUTPUT_PATH}/{}", path.file_name()?.to_str()?))
         });
-        if full_output.is_some() {
-            self.trim_saved();
-        }
         ShellReply {
             outcome,
             output: summary.text,
@@ -245,62 +245,9 @@ impl ControlPlane {
         }
         (self.oom_kills, self.pids_denied) = (oom_kills, pids_denied);
     }
-
-    /// Removes the oldest saved outputs when all together are too large.
-    fn trim_saved(&self) {
-        if let Err(error) = trim_directory(&self.context.names.state.join("output"), MAX_SAVED) {
-            log::warn!("cannot trim the saved outputs: {error}");
-        }
-    }
 }
 
 fn is_full(fd: &OwnedFd) -> bool {
     rustix::fs::fstatvfs(fd)
         .is_ok_and(|fs| fs.f_blocks > 0 && (fs.f_bavail == 0 || fs.f_ffree == 0))
-}
-
-fn trim_directory(dir: &Path, limit: u64) -> io::Result<()> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        let metadata = entry.metadata()?;
-        files.push((metadata.modified()?, metadata.len(), entry.path()));
-    }
-    files.sort();
-    let mut total: u64 = files.iter().map(|(_, len, _)| len).sum();
-    // The newest one is what the agent was just told of.
-    files.pop();
-    for (_, len, path) in files {
-        if total <= limit {
-            break;
-        }
-        std::fs::remove_file(path)?;
-        total -= len;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn oldest_saved_outputs_make_room() {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, age) in [("a", 30), ("b", 20), ("c", 10)] {
-            let path = dir.path().join(name);
-            std::fs::write(&path, [0; 100]).unwrap();
-            let time = std::time::SystemTime::now() - std::time::Duration::from_secs(age);
-            std::fs::File::options()
-                .write(true)
-                .open(&path)
-                .unwrap()
-                .set_modified(time)
-                .unwrap();
-        }
-        trim_directory(dir.path(), 250).unwrap();
-        assert!(!dir.path().join("a").exists() && dir.path().join("b").exists());
-        trim_directory(dir.path(), 50).unwrap();
-        assert!(!dir.path().join("b").exists() && dir.path().join("c").exists());
-    }
 }

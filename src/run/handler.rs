@@ -7,10 +7,12 @@ use crate::api::{
     API_VERSION, ApiError, Call, CancelReply, Empty, ErrorKind, Hello, HelloReply, ListReply,
     MAX_LINE, Request, StatusReply,
 };
-use crate::run::connection::Client;
-use crate::run::control_plane::{ControlPlane, Waiting};
+use crate::run::commands::check_call;
+use crate::run::connection::{Arrived, Client};
+use crate::run::control_plane::ControlPlane;
 use crate::run::job::EndReason;
 use crate::run::poller::Timer;
+use crate::run::waiting::Waiting;
 use crate::text;
 
 /// Most unanswered requests of one client.
@@ -21,7 +23,7 @@ const MAX_NAME: usize = 64;
 const EXEC_FDS: usize = 3;
 
 impl ControlPlane {
-    pub(crate) fn on_line(&mut self, id: u64, line: Line) {
+    pub(crate) fn on_line(&mut self, id: u64, Arrived { line, fds }: Arrived) {
         let parsed = match line {
             Line::Complete(bytes) => Request::parse(&bytes),
             Line::TooLong => Err((
@@ -42,6 +44,11 @@ impl ControlPlane {
                 return connection.error(request, error);
             }
         };
+        // Taken even if it is refused: they are not for the next one.
+        let fds = match request.call {
+            Call::Exec(_) => fds.take(),
+            _ => Vec::new(),
+        };
         connection.in_flight += 1;
         if connection.in_flight > MAX_IN_FLIGHT {
             let message = format!("more than {MAX_IN_FLIGHT} requests wait for an answer");
@@ -51,10 +58,10 @@ impl ControlPlane {
             let error = ApiError::bad_request("the first request must be \"hello\"");
             return connection.error(Some(request.id), error);
         }
-        self.on_request(id, request);
+        self.on_request(id, request, fds);
     }
 
-    fn on_request(&mut self, connection: u64, request: Request) {
+    fn on_request(&mut self, connection: u64, request: Request, fds: Vec<OwnedFd>) {
         let Request { id, call } = request;
         match call {
             Call::Hello(hello) => self.on_hello_request(connection, id, hello),
@@ -68,47 +75,18 @@ impl ControlPlane {
                 self.shutdown_asked.push((connection, id));
                 self.begin_stop();
             }
-            Call::Exec(_) => match self.exec_pipes(connection) {
-                Ok(fds) => self.need_sandbox(Waiting {
+            call => {
+                let waiting = Waiting {
                     connection,
                     request: id,
                     call,
                     fds,
-                }),
-                Err(error) => self.refuse(connection, id, error),
-            },
-            call => self.need_sandbox(Waiting {
-                connection,
-                request: id,
-                call,
-                fds: Vec::new(),
-            }),
+                };
+                if let Err(error) = self.need_sandbox(waiting) {
+                    self.refuse(connection, id, error);
+                }
+            }
         }
-    }
-
-    /// The pipes of an `exec`. Anything but a pipe is refused: through a
-    /// descriptor of a file the sandbox could open that file anew, for writing.
-    fn exec_pipes(&mut self, connection: u64) -> Result<Vec<OwnedFd>, ApiError> {
-        let fds: Option<[OwnedFd; EXEC_FDS]> = self
-            .connections
-            .get_mut(&connection)
-            .and_then(|connection| connection.take_fds());
-        let Some(fds) = fds else {
-            return Err(ApiError::bad_request(
-                "\"exec\" needs three pipes as descriptors",
-            ));
-        };
-        let is_pipe = |fd: &OwnedFd| {
-            rustix::fs::fstat(fd).is_ok_and(|stat| {
-                rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Fifo
-            })
-        };
-        if !fds.iter().all(is_pipe) {
-            return Err(ApiError::bad_request(
-                "the descriptors of \"exec\" must be pipes",
-            ));
-        }
-        Ok(fds.into())
     }
 
     fn on_hello_request(&mut self, id: u64, request: u64, hello: Hello) {
@@ -190,10 +168,7 @@ impl ControlPlane {
             .values()
             .find(|job| same(job.connection, job.request))
             .map(|job| job.id);
-        let waits = self
-            .waiting
-            .iter()
-            .position(|waiting| same(waiting.connection, waiting.request));
+        let waits = self.waiting.remove(connection, request);
         self.reply(
             connection,
             id,
@@ -204,7 +179,7 @@ impl ControlPlane {
         if let Some(job) = job {
             self.end_job(job, EndReason::Cancelled);
         }
-        if let Some(waiting) = waits.and_then(|at| self.waiting.remove(at)) {
+        if let Some(waiting) = waits {
             let error = ApiError::new(
                 ErrorKind::CannotRun,
                 "cancelled before the sandbox was ready",
@@ -213,20 +188,26 @@ impl ControlPlane {
         }
     }
 
-    /// Serves a request now, or when the sandbox is ready.
-    fn need_sandbox(&mut self, waiting: Waiting) {
+    /// Serves a request now, or when the sandbox is ready. Its parameters are
+    /// checked now: what makes no sense need not wait.
+    fn need_sandbox(&mut self, waiting: Waiting) -> Result<(), ApiError> {
         if self.stopping || self.is_leaving() {
-            let error = ApiError::new(ErrorKind::Stopping, "the sandbox is being stopped");
-            return self.refuse(waiting.connection, waiting.request, error);
+            let message = "the sandbox is being stopped";
+            return Err(ApiError::new(ErrorKind::Stopping, message));
         }
-        self.waiting.push_back(waiting);
+        check_call(&waiting.call, self.context.list.timeout_max_s)?;
+        if matches!(waiting.call, Call::Exec(_)) {
+            check_pipes(&waiting.fds)?;
+        }
+        self.waiting.push(waiting)?;
         self.serve_waiting();
+        Ok(())
     }
 
     /// Starts all that waits, once the sandbox is there.
     pub(crate) fn serve_waiting(&mut self) {
         while self.verified().is_some() && self.git.is_some() {
-            let Some(waiting) = self.waiting.pop_front() else {
+            let Some(waiting) = self.waiting.pop() else {
                 break;
             };
             let Waiting {
@@ -264,6 +245,68 @@ impl ControlPlane {
     pub(crate) fn refuse(&mut self, connection: u64, id: u64, error: ApiError) {
         if let Some(connection) = self.connections.get_mut(&connection) {
             connection.error(Some(id), error);
+        }
+    }
+}
+
+/// The descriptors of an `exec`. Anything but a pipe is refused: through a
+/// descriptor of a file the sandbox could open that file anew, for writing.
+fn check_pipes(fds: &[OwnedFd]) -> Result<(), ApiError> {
+    if fds.len() != EXEC_FDS {
+        return Err(ApiError::bad_request(
+            "\"exec\" needs three pipes as descriptors",
+        ));
+    }
+    if !fds.iter().all(is_pipe) {
+        return Err(ApiError::bad_request(
+            "the descriptors of \"exec\" must be pipes",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether it is a pipe without a name. A named one has the type of a pipe as
+/// well, but is a file of the host.
+fn is_pipe(fd: &OwnedFd) -> bool {
+    /// The file system of pipe(2) (linux/magic.h).
+    const PIPEFS_MAGIC: u32 = 0x5049_5045;
+    rustix::fs::fstatfs(fd).is_ok_and(|fs| u32::try_from(fs.f_type) == Ok(PIPEFS_MAGIC))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pipes() -> [OwnedFd; 3] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let other = writer.try_clone().unwrap();
+        [reader.into(), writer.into(), other.into()]
+    }
+
+    #[test]
+    fn exec_takes_three_pipes_and_nothing_else() {
+        assert!(check_pipes(&pipes()).is_ok());
+        assert!(check_pipes(&pipes()[..2]).is_err());
+        assert!(check_pipes(&[]).is_err());
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).unwrap();
+        let open = |path: &std::path::Path| {
+            let mut options = std::fs::File::options();
+            options.read(true).write(true).open(path).unwrap()
+        };
+        let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        for bad in [
+            OwnedFd::from(open(&fifo)),
+            open("/dev/null".as_ref()).into(),
+            tempfile::tempfile().unwrap().into(),
+            socket.into(),
+        ] {
+            let [first, second, _] = pipes();
+            let error = check_pipes(&[first, second, bad]).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::BadRequest);
         }
     }
 }

@@ -45,7 +45,6 @@ pub(crate) struct Job {
 pub(crate) struct Retry {
     pub(crate) spawn: Spawn,
     pub(crate) fds: Vec<OwnedFd>,
-    pub(crate) tries: u32,
 }
 
 #[derive(Debug)]
@@ -87,8 +86,6 @@ pub(crate) enum EndReason {
 pub(crate) struct Ending {
     pub(crate) reason: EndReason,
     pub(crate) since: Instant,
-    /// When it was sent SIGKILL.
-    pub(crate) killed: Option<Instant>,
 }
 
 impl Job {

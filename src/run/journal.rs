@@ -111,7 +111,8 @@ impl Journal {
     }
 }
 
-fn cut(command: &str) -> &str {
+/// What is kept of a command text.
+pub(crate) fn cut(command: &str) -> &str {
     let mut end = command.len().min(MAX_COMMAND);
     while !command.is_char_boundary(end) {
         end -= 1;

@@ -4,10 +4,9 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-use mio::Interest;
 
 use crate::api::{ApiError, Empty, ErrorKind, Outcome};
 use crate::error::Error;
@@ -21,6 +20,8 @@ use crate::run::job::EndReason;
 use crate::run::poller::{Source, Timer};
 use crate::run::task::{Finished, Task};
 use crate::run::verify::{self, Hello, Verified};
+use crate::run::{masks, mount_entry};
+use crate::sys::process;
 
 /// podman creates a container in one or two seconds; the first time that an
 /// image is used its files are copied for the user's ids, which takes longer.
@@ -29,6 +30,9 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(30);
 /// How often a name that is taken is tried. A `podman run` may outlive its
 /// control plane by seconds, and so hold the name for a few tries.
 const MAX_ATTEMPTS: u32 = 20;
+const MAX_REMOVE_FAILURES: u32 = 2;
+const OVERDUE_EVERY: Duration = Duration::from_millis(500);
+const RESEND_AFTER: Duration = Duration::from_millis(100);
 /// From the start of the container to the first packet of pid 1.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
 
@@ -43,7 +47,11 @@ pub(crate) enum Phase {
     /// Containers of ours are being removed.
     Removing {
         next: AfterRemoval,
-        found: usize,
+        /// Ids of what is or was removed.
+        found: Vec<String>,
+        /// Among them was one of an earlier life.
+        in_the_way: bool,
+        failures: u32,
     },
     /// Nothing exists; a timer or a request leads on.
     Waiting,
@@ -66,7 +74,6 @@ pub(crate) enum AfterRemoval {
     },
     CreateAfter(Duration),
     Fail(Error),
-    Leave,
 }
 
 /// What a task was started for.
@@ -119,6 +126,7 @@ impl ControlPlane {
     }
 
     fn try_create(&mut self) -> Result<(), Error> {
+        self.cover_masks()?;
         self.write_runtime_files()?;
         let (channel, theirs) =
             Channel::pair().map_err(|error| Error::io("make the channel to pid 1", error))?;
@@ -129,14 +137,20 @@ impl ControlPlane {
         drop(theirs);
         let source = Source::Channel(self.container);
         self.poller
-            .add(
-                source,
-                channel.fd(),
-                Interest::READABLE | Interest::WRITABLE,
-            )
+            .add(source, channel.fd())
             .map_err(|error| Error::io("watch the channel to pid 1", error))?;
         self.channel = Some(channel);
         self.add_task(task, TaskKind::Create(self.container), CREATE_LIMIT);
+        Ok(())
+    }
+
+    /// Hides what the masks mean now: the host may have changed since the last
+    /// container, and a cover without anything below would be made on the host.
+    fn cover_masks(&mut self) -> Result<(), Error> {
+        let context = &mut self.context;
+        let facts = masks::find(&context.masks, &context.mounts)?;
+        context.spec.mounts = context.mounts.with_masks(&facts);
+        context.list.mounts = context.spec.mounts.iter().map(mount_entry).collect();
         Ok(())
     }
 
@@ -164,11 +178,8 @@ impl ControlPlane {
 
     fn add_task(&mut self, task: Task, kind: TaskKind, limit: Duration) {
         let id = self.new_id();
-        if let Err(error) = self
-            .poller
-            .add(Source::Task(id), task.pidfd(), Interest::READABLE)
-        {
-            // Without events it still ends by its time limit.
+        if let Err(error) = self.poller.add(Source::Task(id), task.pidfd()) {
+            // Without events its end is seen when its time limit is up.
             log::error!("cannot watch podman: {error}");
         }
         self.poller.set(Timer::Task(id), limit);
@@ -181,6 +192,9 @@ impl ControlPlane {
         if let Some((task, kind)) = self.tasks.get_mut(&id) {
             log::error!("{kind:?}: podman takes too long, ending it");
             task.kill();
+            // It is looked at again, whether or not an event tells of its end.
+            self.poller.set(Timer::Task(id), OVERDUE_EVERY);
+            self.poller.again(Source::Task(id));
         }
     }
 
@@ -267,8 +281,8 @@ impl ControlPlane {
         }
         PodmanError::Failed {
             what: "create the sandbox",
-            status: finished.status.to_string(),
-            stderr: finished.stderr.clone(),
+            status: finished.status,
+            stderr: finished.last_words().to_owned(),
         }
     }
 
@@ -294,12 +308,10 @@ impl ControlPlane {
     }
 
     pub(crate) fn on_channel(&mut self) {
+        self.flush_channel();
         let Some(channel) = &mut self.channel else {
             return;
         };
-        if let Err(error) = channel.flush() {
-            log::info!("channel to pid 1: {error}");
-        }
         let turn = channel.receive();
         for packet in turn.packets {
             self.on_packet(packet);
@@ -336,10 +348,12 @@ impl ControlPlane {
             Some(hello) if version == VERSION => {
                 verify::verify(&self.context.spec, &self.context.exe, hello).map_err(Error::Verify)
             }
-            _ => {
-                let detail = format!("pid 1 speaks version {version}, not {VERSION}");
-                Err(Error::Podman(PodmanError::NoHandshake { detail }))
-            }
+            Some(_) => Err(Error::Podman(PodmanError::NoHandshake {
+                detail: format!("pid 1 speaks version {version}, not {VERSION}"),
+            })),
+            None => Err(Error::Podman(PodmanError::NoHandshake {
+                detail: "the kernel does not tell who pid 1 is".to_owned(),
+            })),
         };
         match checked {
             Ok(verified) => {
@@ -351,6 +365,7 @@ impl ControlPlane {
                 });
                 self.announce_ready();
                 self.serve_waiting();
+                self.prepare_next();
             }
             // A seal that does not hold is not tried again.
             Err(error) => self.remove_then(AfterRemoval::Fail(error)),
@@ -369,7 +384,7 @@ impl ControlPlane {
     }
 
     /// The descriptor of pid 1 has closed, or pid 1 was found dead.
-    fn container_gone(&mut self, reason: &str) {
+    pub(crate) fn container_gone(&mut self, reason: &str) {
         self.drop_channel();
         match &self.phase {
             // `podman run` knows why, and has not ended yet; or it has, and
@@ -409,6 +424,7 @@ impl ControlPlane {
     }
 
     fn drop_channel(&mut self) {
+        self.prepared = None;
         if let Some(channel) = self.channel.take() {
             self.poller
                 .remove(Source::Channel(self.container), channel.fd());
@@ -432,7 +448,12 @@ impl ControlPlane {
     /// channel ends pid 1, and with it all that runs inside, at once.
     fn remove_then(&mut self, next: AfterRemoval) {
         self.drop_channel();
-        self.phase = Phase::Removing { next, found: 0 };
+        self.phase = Phase::Removing {
+            next,
+            found: Vec::new(),
+            in_the_way: false,
+            failures: 0,
+        };
         // A `podman run` under way could create what was just removed. Its
         // container ends as soon as it begins, so it is waited for.
         let creating = self
@@ -467,7 +488,7 @@ impl ControlPlane {
         match Task::spawn(podman::command(&self.context.search_path, args)) {
             Ok(task) => self.add_task(task, kind, REMOVE_LIMIT),
             Err(error) => {
-                log::error!("cannot start podman to clean up: {error}");
+                self.teardown_errors.push(PodmanError::Spawn(error));
                 self.removal_done();
             }
         }
@@ -488,10 +509,12 @@ impl ControlPlane {
             self.name_is_taken();
         }
         if leftovers.ours.is_empty() {
-            self.removal_done();
-        } else {
-            self.remove(leftovers.ours);
+            return self.removal_done();
         }
+        if let Phase::Removing { in_the_way, .. } = &mut self.phase {
+            *in_the_way = true;
+        }
+        self.remove(leftovers.ours);
     }
 
     /// No further try would end otherwise.
@@ -504,36 +527,57 @@ impl ControlPlane {
     }
 
     fn remove(&mut self, ids: Vec<String>) {
-        if let Phase::Removing { found, .. } = &mut self.phase {
-            *found += ids.len();
-        }
         self.podman_task(podman::remove_args(&ids), TaskKind::Remove);
+        if let Phase::Removing { found, .. } = &mut self.phase {
+            found.extend(ids);
+        }
     }
 
     fn removed(&mut self, finished: Option<Finished>) {
-        if let Some(finished) = finished.filter(|finished| !finished.status.success()) {
-            log::error!(
-                "podman rm ended with {}: {}",
-                finished.status,
-                finished.stderr
-            );
+        let Some(failed) = finished.filter(|finished| !finished.status.success()) else {
+            return self.removal_done();
+        };
+        log::error!("podman rm ended with {}: {}", failed.status, failed.stderr);
+        match &mut self.phase {
+            // podman finds out that conmon is dead, says so, and removes the
+            // container when it is asked the next time.
+            Phase::Removing { failures, .. } if *failures < MAX_REMOVE_FAILURES => {
+                *failures += 1;
+                self.find_leftovers();
+            }
+            _ => {
+                self.teardown_errors.push(PodmanError::Failed {
+                    what: "remove the sandbox",
+                    status: failed.status,
+                    stderr: failed.last_words().to_owned(),
+                });
+                self.removal_done();
+            }
         }
-        self.removal_done();
     }
 
     fn removal_done(&mut self) {
-        let Phase::Removing { next, found } = std::mem::replace(&mut self.phase, Phase::Waiting)
+        let Phase::Removing {
+            next,
+            found,
+            in_the_way,
+            ..
+        } = std::mem::replace(&mut self.phase, Phase::Waiting)
         else {
             return;
         };
+        for id in &found {
+            process::kill_runtime_of(id);
+        }
         match next {
-            _ if self.stopping => self.leave(Ending::Clean),
-            AfterRemoval::Retry { error, attempt } if is_worth_a_retry(&error, attempt, found) => {
+            _ if self.stopping => self.leave_stopped(),
+            AfterRemoval::Retry { error, attempt }
+                if is_worth_a_retry(&error, attempt, in_the_way) =>
+            {
                 self.create(attempt + 1);
             }
             AfterRemoval::Retry { error, .. } | AfterRemoval::Fail(error) => self.fail(error),
             AfterRemoval::CreateAfter(wait) => self.poller.set(Timer::Restart, wait),
-            AfterRemoval::Leave => self.leave(Ending::Clean),
         }
         if self.is_leaving() {
             self.answer_shutdown();
@@ -587,19 +631,34 @@ impl ControlPlane {
             return;
         }
         match self.phase {
-            Phase::Creating { .. } | Phase::Running(_) => self.remove_then(AfterRemoval::Leave),
+            Phase::Creating { .. } | Phase::Running(_) => {
+                self.remove_then(AfterRemoval::CreateAfter(Duration::ZERO));
+            }
             Phase::Waiting => {
-                self.leave(Ending::Clean);
+                self.leave_stopped();
                 self.answer_shutdown();
             }
             Phase::Removing { .. } => {}
         }
     }
 
+    /// The end of a stop: clean only if all could be removed.
+    fn leave_stopped(&mut self) {
+        let ending = match self.teardown_errors.pop() {
+            None => Ending::Clean,
+            Some(error) => Ending::Failed(Error::Podman(error)),
+        };
+        self.leave(ending);
+    }
+
     fn answer_shutdown(&mut self) {
+        let failure = self.failure();
         for (connection, request) in std::mem::take(&mut self.shutdown_asked) {
             if let Some(client) = self.connections.get_mut(&connection) {
-                client.result(request, &Empty {});
+                match &failure {
+                    None => client.result(request, &Empty {}),
+                    Some(error) => client.error(Some(request), error.clone()),
+                }
             }
             self.flush_connection(connection);
         }
@@ -607,11 +666,21 @@ impl ControlPlane {
 
     /// Sends what is queued for pid 1.
     pub(crate) fn flush_channel(&mut self) {
-        if let Some(channel) = &mut self.channel
-            && let Err(error) = channel.flush()
-        {
+        let Some(channel) = &mut self.channel else {
+            return;
+        };
+        match channel.flush() {
+            Ok(is_flushed) => {
+                let source = Source::Channel(self.container);
+                self.poller.watch_room(source, channel.fd(), !is_flushed);
+            }
             // Its end of file follows and says the rest.
-            log::info!("channel to pid 1: {error}");
+            Err(error) if is_closed(&error) => log::info!("channel to pid 1: {error}"),
+            // For a time only: too many descriptors under way, or no memory.
+            Err(error) => {
+                log::warn!("channel to pid 1: {error}");
+                self.poller.set(Timer::Channel, RESEND_AFTER);
+            }
         }
     }
 
@@ -629,12 +698,23 @@ impl ControlPlane {
     }
 }
 
-/// Whether to create the container once more, after the removal of `found`.
-fn is_worth_a_retry(error: &Error, attempt: u32, found: usize) -> bool {
+fn is_closed(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected
+    )
+}
+
+/// Whether to create the container once more: something of an earlier life
+/// was in the way, or podman was killed.
+fn is_worth_a_retry(error: &Error, attempt: u32, in_the_way: bool) -> bool {
     match error {
         // Whoever had the name may have gone just now, or be about to go.
         Error::Podman(PodmanError::NameTaken { .. }) => attempt < MAX_ATTEMPTS,
-        _ => attempt == 0 && found > 0,
+        Error::Podman(PodmanError::Failed { status, .. }) if status.signal().is_some() => {
+            attempt == 0
+        }
+        _ => attempt == 0 && in_the_way,
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, OFlags};
 
 use crate::api::client::Client;
-use crate::api::{ApiError, ErrorKind};
+use crate::api::{ApiError, ErrorKind, State};
 use crate::error::Error;
 use crate::workspace::Names;
 
@@ -50,8 +50,12 @@ pub(crate) fn acquire(names: &Names) -> Result<Acquired, Error> {
             Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
             Err(error) => return Err(Error::io(format!("lock {:?}", names.lock), error)),
         }
-        if Client::connect(&names.socket, &client_name(), false).is_ok() {
-            return Ok(Acquired::Attached);
+        match Client::connect(&names.socket, &client_name(), false) {
+            // One on its way out is waited for.
+            Ok((_, reply)) if reply.state == State::Stopping => {}
+            Ok(_) => return Ok(Acquired::Attached),
+            Err(error) if error.kind == ErrorKind::Version => return Err(Error::Api(error)),
+            Err(_) => {}
         }
         if Instant::now() > deadline {
             return Err(Error::Api(

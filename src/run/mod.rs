@@ -8,6 +8,7 @@ mod channel;
 mod commands;
 mod connection;
 mod control_plane;
+mod discard;
 mod ending;
 mod environment;
 mod handler;
@@ -15,13 +16,17 @@ mod job;
 mod journal;
 mod lifecycle;
 mod lock;
+mod masks;
 mod output;
 mod poller;
 pub(crate) mod preflight;
+mod prepared;
 mod reports;
+mod saved;
 mod socket;
 mod task;
 pub(crate) mod verify;
+mod waiting;
 mod watchdog;
 
 use std::collections::BTreeMap;
@@ -34,7 +39,7 @@ use std::process::{Command, ExitCode};
 use crate::api::launch::Report;
 use crate::api::{ApiError, ListReply, MountEntry};
 use crate::cli;
-use crate::config::Config;
+use crate::config::{Config, Mask};
 use crate::dirs::{self, Dirs};
 use crate::error::Error;
 use crate::podman;
@@ -166,26 +171,29 @@ fn serve(options: &Options) -> Result<(), Error> {
         Acquired::Lock(lock) => lock,
         Acquired::Attached => return already_running(options.launched, &workspace),
     };
-    let preflight = preflight::check(&config, &workspace, &dirs)?;
+    let masks = masks::all(config.masks.clone(), &dirs);
+    let preflight = preflight::check(&config, &masks, &workspace, &dirs)?;
     let signals = sys::signal::readable_on(&sys::signal::END)
         .map_err(|error| Error::io("watch signals", error))?;
-    make_places(&names, &dirs)?;
-    let listener = socket::bind(&names.socket)?;
-    if options.launched {
-        report(&Report::Listening(true));
-    }
-    let context = prepare(
-        options.launched,
-        config,
-        workspace,
-        names,
-        preflight,
-        notice,
-    );
-    let places = context.names.clone();
-    let control_plane = ControlPlane::new(context, listener, signals)
-        .map_err(|error| Error::io("set up the loop", error))?;
-    let outcome = control_plane.run();
+    let places = names.clone();
+    let outcome = make_places(&names, &dirs).and_then(|()| {
+        let listener = socket::bind(&names.socket)?;
+        if options.launched {
+            report(&Report::Listening(true));
+        }
+        let context = prepare(
+            options.launched,
+            config,
+            workspace,
+            names,
+            preflight,
+            masks,
+            notice,
+        );
+        ControlPlane::new(context, listener, signals)
+            .map_err(|error| Error::io("set up the loop", error))?
+            .run()
+    });
     remove_places(&places);
     outcome
 }
@@ -248,6 +256,7 @@ fn prepare(
     workspace: Workspace,
     names: Names,
     preflight: Preflight,
+    masks: Vec<Mask>,
     notice: Option<String>,
 ) -> Context {
     let uid = rustix::process::geteuid().as_raw();
@@ -265,7 +274,8 @@ fn prepare(
     let notices = notice.into_iter().chain(preflight.warnings.iter().cloned());
     let list = ListReply {
         workspace: workspace.as_str().to_owned(),
-        mounts: mounts.iter().map(mount_entry).collect(),
+        // Filled in at each create.
+        mounts: Vec::new(),
         resources: config.resources.clone(),
         network: "none".to_owned(),
         timeout_default_s: config.shell.timeout_s,
@@ -287,7 +297,7 @@ fn prepare(
         selinux: preflight.selinux,
         resources: config.resources,
         delegated: preflight.delegated,
-        mounts,
+        mounts: mounts.clone(),
         sources,
         init: INIT_PATH.to_owned(),
         cidfile: runtime_file("cid"),
@@ -302,6 +312,8 @@ fn prepare(
         home,
         seccomp: preflight.seccomp,
         list,
+        mounts,
+        masks,
         inject_git_identity: config.inject_git_identity,
         launched,
     }
@@ -348,21 +360,23 @@ fn own_mounts(exe: &str, names: &Names) -> Vec<Mount> {
 }
 
 fn mount_entry(mount: &Mount) -> MountEntry {
-    let (mode, size) = match &mount.kind {
+    let (mode, size, reason) = match &mount.kind {
         MountKind::Bind {
             access: Access::ReadOnly,
             ..
-        } => ("ro", None),
+        } => ("ro", None, None),
         MountKind::Bind {
             access: Access::ReadWrite,
             ..
-        } => ("rw", None),
-        MountKind::Tmpfs { size, .. } => ("tmpfs", Some(*size)),
+        } => ("rw", None, None),
+        MountKind::Tmpfs { size, .. } => ("tmpfs", Some(*size), None),
+        MountKind::Mask { reason, .. } => ("masked", None, reason.clone()),
     };
     MountEntry {
         path: mount.path.clone(),
         mode: mode.to_owned(),
         source: mount.origin.as_str().to_owned(),
         size,
+        reason,
     }
 }

@@ -27,12 +27,8 @@ const MAX_EVENT: usize = 16 << 10;
 
 impl ControlPlane {
     pub(crate) fn on_output(&mut self, id: u64) {
-        if let Some(pipe) = self.discarded.get(&id) {
-            let (_, open) = read_some(pipe, &mut self.buffer, |_| {});
-            return self.after_discard(id, open);
-        }
         let Some(job) = self.jobs.get_mut(&id) else {
-            return;
+            return self.discards.on_ready(id, &mut self.poller);
         };
         let Some(Captured {
             capture,
@@ -42,7 +38,7 @@ impl ControlPlane {
         else {
             return;
         };
-        let (count, open) = read_some(pipe, &mut self.buffer, |bytes| {
+        let (count, open) = read_some(pipe, &mut self.buffer, TURN, |bytes| {
             capture.push(bytes);
             if let Some(stream) = stream {
                 stream.take(bytes);
@@ -58,18 +54,6 @@ impl ControlPlane {
             Open::MoreToRead => self.poller.again(Source::Output(id)),
             Open::Drained => {}
             Open::Ended => self.output_ended(id),
-        }
-    }
-
-    fn after_discard(&mut self, id: u64, open: Open) {
-        match open {
-            Open::MoreToRead => self.poller.again(Source::Output(id)),
-            Open::Drained => {}
-            Open::Ended => {
-                if let Some(pipe) = self.discarded.remove(&id) {
-                    self.poller.remove(Source::Output(id), pipe.as_fd());
-                }
-            }
         }
     }
 
@@ -139,18 +123,24 @@ impl Stream {
 
 /// What is left of a pipe after a turn of reading.
 #[derive(Debug, PartialEq, Eq)]
-enum Open {
+pub(crate) enum Open {
     Drained,
     MoreToRead,
     Ended,
 }
 
-/// Reads one turn from a non-blocking pipe.
-fn read_some(pipe: &OwnedFd, buffer: &mut Vec<u8>, mut take: impl FnMut(&[u8])) -> (usize, Open) {
+/// Reads one turn of at most `turn` bytes from a non-blocking pipe.
+pub(crate) fn read_some(
+    pipe: &OwnedFd,
+    buffer: &mut Vec<u8>,
+    turn: usize,
+    mut take: impl FnMut(&[u8]),
+) -> (usize, Open) {
     buffer.resize(READ_SIZE, 0);
     let mut total = 0;
-    while total < TURN {
-        match rustix::io::read(pipe, buffer.as_mut_slice()) {
+    while total < turn {
+        let size = READ_SIZE.min(turn - total);
+        match rustix::io::read(pipe, buffer.get_mut(..size).unwrap_or_default()) {
             Ok(0) => return (total, Open::Ended),
             Ok(count) => {
                 total += count;
@@ -182,6 +172,18 @@ pub(crate) fn output_pipe(jobs: usize) -> io::Result<(OwnedFd, OwnedFd)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flood_gives_others_their_turn() {
+        // Never drained and never at its end.
+        let flood = std::fs::File::open("/dev/zero").unwrap().into();
+        for turn in [1, READ_SIZE + 1, TURN] {
+            let mut taken = 0;
+            let read = read_some(&flood, &mut Vec::new(), turn, |bytes| taken += bytes.len());
+            assert_eq!(read, (turn, Open::MoreToRead));
+            assert_eq!(taken, turn);
+        }
+    }
 
     #[test]
     fn stream_counts_what_it_leaves_out() {

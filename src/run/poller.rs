@@ -1,7 +1,7 @@
 //! The one mio loop's bookkeeping: which descriptor an event belongs to, what
 //! has more to read, and what is due when.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -27,12 +27,16 @@ pub(crate) enum Source {
 pub(crate) enum Timer {
     /// A command has run for as long as it may.
     Timeout(u64),
-    /// Look whether a command that is being ended is gone, or must be killed.
+    /// A command was asked to end and must now be killed.
+    Kill(u64),
+    /// Look whether a command that is being ended is gone.
     Settle(u64),
     /// A command's pipe stays open though it has ended.
     Drain(u64),
     /// A command that found no room for its process is tried again.
     Respawn(u64),
+    /// Pipes of ended commands are read on.
+    Discard,
     /// New output may be told to the client.
     Flush(u64),
     /// A client has not said hello.
@@ -45,6 +49,10 @@ pub(crate) enum Timer {
     Restart,
     /// No client came to a launched control plane.
     FirstClient,
+    /// A client could not be accepted for a moment.
+    Accept,
+    /// A packet could not be sent to pid 1 for a moment.
+    Channel,
     /// The regular look at what events should have told.
     Backstop,
     /// Time to leave, whether or not the last answers were read.
@@ -57,6 +65,8 @@ pub(crate) struct Poller {
     sources: HashMap<usize, Source>,
     tokens: HashMap<Source, usize>,
     next_token: usize,
+    /// Sources of which is told when they can be written to.
+    blocked: HashSet<Source>,
     /// Edge-triggered sources that were not read to the end.
     unfinished: VecDeque<Source>,
     timers: BTreeSet<(Instant, Timer)>,
@@ -71,27 +81,49 @@ impl Poller {
             sources: HashMap::new(),
             tokens: HashMap::new(),
             next_token: 0,
+            blocked: HashSet::new(),
             unfinished: VecDeque::new(),
             timers: BTreeSet::new(),
             due: HashMap::new(),
         })
     }
 
-    /// Watches `fd` (edge-triggered) until [`Poller::remove`].
-    pub(crate) fn add(
-        &mut self,
-        source: Source,
-        fd: BorrowedFd<'_>,
-        interest: Interest,
-    ) -> io::Result<()> {
+    /// Watches `fd` (edge-triggered) for something to read until
+    /// [`Poller::remove`].
+    pub(crate) fn add(&mut self, source: Source, fd: BorrowedFd<'_>) -> io::Result<()> {
         let token = self.next_token;
         self.next_token += 1;
-        self.poll
-            .registry()
-            .register(&mut SourceFd(&fd.as_raw_fd()), Token(token), interest)?;
+        self.poll.registry().register(
+            &mut SourceFd(&fd.as_raw_fd()),
+            Token(token),
+            Interest::READABLE,
+        )?;
         self.sources.insert(token, source);
         self.tokens.insert(source, token);
         Ok(())
+    }
+
+    /// Whether to tell when there is room again for what waits to be sent.
+    /// Only then: all that the other side reads would be an event otherwise.
+    pub(crate) fn watch_room(&mut self, source: Source, fd: BorrowedFd<'_>, is_blocked: bool) {
+        let Some(token) = self.tokens.get(&source).copied() else {
+            return;
+        };
+        let interest = match (is_blocked, self.blocked.contains(&source)) {
+            (true, false) => Interest::READABLE | Interest::WRITABLE,
+            (false, true) => Interest::READABLE,
+            _ => return,
+        };
+        let fd = fd.as_raw_fd();
+        let changed = self
+            .poll
+            .registry()
+            .reregister(&mut SourceFd(&fd), Token(token), interest);
+        match changed {
+            Ok(()) if is_blocked => drop(self.blocked.insert(source)),
+            Ok(()) => drop(self.blocked.remove(&source)),
+            Err(error) => log::warn!("cannot watch {source:?} for room: {error}"),
+        }
     }
 
     /// To be called before `fd` is closed.
@@ -100,6 +132,7 @@ impl Poller {
             return;
         };
         self.sources.remove(&token);
+        self.blocked.remove(&source);
         if let Err(error) = self
             .poll
             .registry()
@@ -174,17 +207,43 @@ impl Poller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
 
     #[test]
     fn timers_come_in_order_once_and_not_when_unset() {
         let mut poller = Poller::new().unwrap();
         poller.set(Timer::Timeout(1), Duration::from_millis(20));
         poller.set(Timer::Timeout(2), Duration::ZERO);
-        poller.set(Timer::Drain(3), Duration::ZERO);
-        poller.unset(Timer::Drain(3));
+        poller.set(Timer::Kill(3), Duration::ZERO);
+        poller.unset(Timer::Kill(3));
         poller.set(Timer::Timeout(1), Duration::from_millis(5));
         std::thread::sleep(Duration::from_millis(30));
         assert_eq!(poller.take_due(), [Timer::Timeout(2), Timer::Timeout(1)]);
         assert!(poller.take_due().is_empty() && poller.due.is_empty());
+    }
+
+    #[test]
+    fn room_is_told_only_to_who_waits_for_it() {
+        let mut poller = Poller::new().unwrap();
+        let mut events = Events::with_capacity(4);
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        poller.add(Source::Connection(1), ours.as_fd()).unwrap();
+        let mut read_by_peer = |poller: &mut Poller| {
+            theirs.read_exact(&mut [0; 1000]).unwrap();
+            poller.set(Timer::Restart, Duration::from_millis(50));
+            poller.wait(&mut events).unwrap().0
+        };
+        rustix::io::write(&ours, &[0; 1000]).unwrap();
+        assert_eq!(read_by_peer(&mut poller), []);
+        while rustix::io::write(&ours, &[0; 1000]).is_ok() {}
+        for _ in 0..2 {
+            poller.watch_room(Source::Connection(1), ours.as_fd(), true);
+        }
+        while read_by_peer(&mut poller).is_empty() {}
+        poller.watch_room(Source::Connection(1), ours.as_fd(), false);
+        assert_eq!(read_by_peer(&mut poller), []);
     }
 }

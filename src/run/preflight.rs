@@ -1,17 +1,20 @@
 //! What must hold before a container is created; each failure names its fix.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::config::{BaseMount, Config};
+use crate::config::{BaseMount, Config, Mask};
 use crate::dirs::Dirs;
 use crate::error::exit_code;
+use crate::places;
 use crate::podman::delegation::{self, Delegated, DelegationError};
 use crate::podman::local::{self, Remote};
 use crate::podman::seccomp;
 use crate::policy::mounts::{HostFacts, MountPoint};
+use crate::run::masks::hides;
 use crate::workspace::Workspace;
 
 /// What the checks found out on the way.
@@ -33,15 +36,30 @@ pub(crate) enum PreflightError {
     Root,
     Remote(Remote),
     Delegation(DelegationError),
-    Exe { reason: String },
-    Seccomp { path: PathBuf, reason: String },
+    Exe {
+        reason: String,
+    },
+    Seccomp {
+        path: PathBuf,
+        reason: String,
+    },
     MountTable(io::Error),
+    /// A base bind that no sandbox may see.
+    Bind {
+        path: PathBuf,
+        reason: String,
+    },
+    Mask {
+        path: PathBuf,
+        reason: String,
+    },
 }
 
 impl PreflightError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             PreflightError::Delegation(_) => exit_code::NO_DELEGATION,
+            PreflightError::Bind { .. } => exit_code::USAGE,
             _ => exit_code::FAILURE,
         }
     }
@@ -56,6 +74,12 @@ impl PreflightError {
                 Some("install the default profile of podman (on Debian: apt-get install golang-github-containers-common)".to_owned())
             }
             PreflightError::MountTable(_) => None,
+            PreflightError::Bind { .. } => {
+                Some("bind the directories that are needed, one by one (see docs/configuration.md)".to_owned())
+            }
+            PreflightError::Mask { .. } => {
+                Some("rename or repair what stands there, or change the mask in umwelt.toml".to_owned())
+            }
         }
     }
 }
@@ -75,15 +99,22 @@ impl fmt::Display for PreflightError {
                 write!(f, "cannot derive a seccomp profile from {path:?}: {reason}")
             }
             PreflightError::MountTable(error) => write!(f, "cannot read the mount table: {error}"),
+            PreflightError::Bind { path, reason } => {
+                write!(f, "cannot use {path:?} as a base mount: {reason}")
+            }
+            PreflightError::Mask { path, reason } => {
+                write!(f, "cannot tell what has to be hidden at {path:?}: {reason}")
+            }
         }
     }
 }
 
 impl std::error::Error for PreflightError {}
 
-/// Runs all checks, cheapest first.
+/// Runs all checks, cheapest first. `masks` are all that hold.
 pub(crate) fn check(
     config: &Config,
+    masks: &[Mask],
     workspace: &Workspace,
     dirs: &Dirs,
 ) -> Result<Preflight, PreflightError> {
@@ -98,7 +129,7 @@ pub(crate) fn check(
     let exe = find_exe(workspace)?;
     let seccomp = derive_seccomp()?;
     let mut warnings = Vec::new();
-    let host = host_facts(config, dirs, &mut warnings)?;
+    let host = host_facts(config, masks, dirs, &mut warnings)?;
     Ok(Preflight {
         delegated,
         exe,
@@ -158,18 +189,37 @@ fn is_selinux_enforcing() -> bool {
 
 fn host_facts(
     config: &Config,
+    masks: &[Mask],
     dirs: &Dirs,
     warnings: &mut Vec<String>,
 ) -> Result<HostFacts, PreflightError> {
-    let mut missing = Vec::new();
+    let mut real_binds = BTreeMap::new();
     for mount in &config.mounts {
-        if let BaseMount::Bind { path } = mount
-            && !path.is_dir()
-        {
+        let BaseMount::Bind { path } = mount else {
+            continue;
+        };
+        let Some(real) = std::fs::canonicalize(path)
+            .ok()
+            .filter(|real| real.is_dir())
+        else {
             warnings.push(format!(
                 "base mount {path:?} skipped: there is no such directory"
             ));
-            missing.extend(path.to_str().map(str::to_owned));
+            continue;
+        };
+        if let Some(reason) = bind_refusal(&real, masks, dirs) {
+            return Err(PreflightError::Bind {
+                path: path.clone(),
+                reason,
+            });
+        }
+        match (path.to_str(), real.to_str()) {
+            (Some(path), Some(real)) if !real.contains('\n') => {
+                real_binds.insert(path.to_owned(), real.to_owned());
+            }
+            _ => warnings.push(format!(
+                "base mount {path:?} skipped: {real:?} is not one line of UTF-8"
+            )),
         }
     }
     let table = crate::sys::mountinfo::of_self().map_err(PreflightError::MountTable)?;
@@ -183,8 +233,38 @@ fn host_facts(
     });
     Ok(HostFacts {
         home: home_text(&dirs.home),
-        missing,
+        real_binds,
         mount_points: mount_points.collect(),
+    })
+}
+
+/// Why the directory `real` cannot be shown to a sandbox, even read-only.
+/// What contains a place is fine where a mask hides that place.
+fn bind_refusal(real: &Path, masks: &[Mask], dirs: &Dirs) -> Option<String> {
+    /// Reached by a link; config refuses them by name.
+    const SYSTEM: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
+    let home = places::real(&dirs.home);
+    if real == home {
+        return Some("it is the home directory itself".to_owned());
+    }
+    if home.starts_with(real) {
+        return Some(format!("it contains the home directory {home:?}"));
+    }
+    let places = places::of_user(dirs);
+    let secret = places.iter().filter(|place| place.is_secret);
+    let refusal = secret.into_iter().find_map(|place| {
+        let (there, what) = (places::real(&place.path), place.what);
+        if real.starts_with(&there) {
+            return Some(format!("{real:?} lies in {what} {there:?}"));
+        }
+        let is_shown = there.starts_with(real) && !masks.iter().any(|mask| hides(mask, &there));
+        is_shown.then(|| format!("{real:?} contains {what} {there:?}, which no mask hides"))
+    });
+    refusal.or_else(|| {
+        let tree = SYSTEM.iter().find(|tree| real.starts_with(tree))?;
+        Some(format!(
+            "it leads to {real:?}, in {tree}, which belongs to the system"
+        ))
     })
 }
 
@@ -192,4 +272,85 @@ fn host_facts(
 /// long before, as the config directory below it could not be named.
 fn home_text(home: &Path) -> String {
     OsString::from(home).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::MaskTarget;
+
+    fn mask(path: &str) -> Mask {
+        Mask {
+            target: MaskTarget::parse(path.into()).unwrap(),
+            reason: None,
+        }
+    }
+
+    fn dirs(home: &Path) -> Dirs {
+        Dirs {
+            home: home.to_owned(),
+            config: home.join(".config/umwelt"),
+            data: home.join(".local/share/umwelt"),
+            state: home.join(".local/state/umwelt"),
+            runtime: home.join("run"),
+        }
+    }
+
+    #[test]
+    fn binds_of_umwelts_own_places_and_of_the_home_are_refused() {
+        let dirs = dirs(Path::new("/h/u"));
+        let refusal = |path: &str| {
+            let masks = crate::run::masks::all(Vec::new(), &dirs);
+            bind_refusal(Path::new(path), &masks, &dirs)
+        };
+        for path in [
+            "/",
+            "/h",
+            "/h/u",
+            "/h/u/.config/umwelt",
+            "/h/u/.local/state/umwelt/x",
+            "/h/u/run",
+            "/h/u/run/user",
+            "/proc",
+            "/run/user/1",
+        ] {
+            assert!(refusal(path).is_some(), "{path}");
+        }
+        // umwelt's own masks hide what is in this one.
+        for path in ["/h/u/.config", "/h/u/.local/state", "/h/u/dev", "/usr/src"] {
+            assert_eq!(refusal(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_contains_a_place_needs_a_mask_over_it() {
+        let mut dirs = dirs(Path::new("/h/u"));
+        dirs.runtime = "/x/r/run".into();
+        let refused = |masks: &[Mask]| bind_refusal(Path::new("/x"), masks, &dirs).is_some();
+        assert!(refused(&[]));
+        assert!(refused(&[mask("/x/r/run/y"), mask("/x/r*n")]));
+        assert!(!refused(&[mask("/x/r/run")]));
+        assert!(!refused(&[mask("/x/r*")]));
+    }
+
+    #[test]
+    fn bind_is_judged_and_mounted_by_its_real_path() {
+        let temp = tempfile::tempdir().unwrap();
+        let home = temp.path().canonicalize().unwrap();
+        let dirs = dirs(&home);
+        for dir in ["run", "data"] {
+            std::fs::create_dir(home.join(dir)).unwrap();
+        }
+        let link = home.join("link");
+        let mut config = Config::load(&dirs).unwrap();
+        config.mounts = vec![BaseMount::Bind { path: link.clone() }];
+        let facts = || host_facts(&config, &[], &dirs, &mut Vec::new());
+        std::os::unix::fs::symlink("data", &link).unwrap();
+        let expected = [&link, &home.join("data")].map(|path| path.to_str().unwrap().to_owned());
+        let [path, real] = expected;
+        assert_eq!(facts().unwrap().real_binds, BTreeMap::from([(path, real)]));
+        std::fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink("run", &link).unwrap();
+        assert!(matches!(facts(), Err(PreflightError::Bind { .. })));
+    }
 }

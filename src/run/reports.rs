@@ -9,16 +9,15 @@ use rustix::fs::FileType;
 
 use crate::api::{ApiError, ErrorKind, Event};
 use crate::init::wire::{ExitStatus, Stage};
+use crate::run::commands::packet_fds;
 use crate::run::control_plane::ControlPlane;
 use crate::run::job::{DRAIN, EndReason, Job, JobStdio, Retry};
 use crate::run::journal::{End, Record};
 use crate::run::poller::Timer;
 use crate::text;
 
-/// Killed processes need a moment until they no longer count; many of them on
-/// a busy machine need seconds.
-const RESPAWN_AFTER: Duration = Duration::from_millis(200);
-const MAX_TRIES: u32 = 25;
+/// Killed processes need a moment until they no longer count.
+const RESPAWN_AFTER: Duration = Duration::from_millis(300);
 
 impl ControlPlane {
     pub(crate) fn job_started(&mut self, id: u64, mut fds: Vec<OwnedFd>) {
@@ -27,6 +26,10 @@ impl ControlPlane {
         };
         job.reported = true;
         job.retry = None;
+        if job.ending.is_some() {
+            // What was asked to end had not begun then.
+            return self.kill_job(id);
+        }
         let (connection, request) = (job.connection, job.request);
         if !matches!(job.stdio, JobStdio::Terminal) {
             return;
@@ -50,20 +53,13 @@ impl ControlPlane {
             return;
         };
         if errno == rustix::io::Errno::AGAIN.raw_os_error()
+            && job.retry.is_some()
             && job.ending.is_none()
-            && let Some(retry) = &mut job.retry
-            && retry.tries < MAX_TRIES
-            && (retry.tries > 0 || !self.lingering.is_empty())
+            && !self.lingering.is_empty()
         {
-            retry.tries += 1;
             return self.make_room_for(id);
         }
-        let Some(mut job) = self.jobs.remove(&id) else {
-            return;
-        };
-        self.unset_timers(id);
-        self.close_output(&mut job);
-        job.cgroup.remove();
+        let Some(job) = self.drop_job(id) else { return };
         let error = self.spawn_error(&job, stage, errno);
         self.journal.append(&Record {
             client: &job.client,
@@ -95,9 +91,7 @@ impl ControlPlane {
             }
         }
         let limit = self.context.spec.resources.pids_limit;
-        if let Some(job) = self.jobs.get_mut(&id)
-            && count > 0
-        {
+        if let Some(job) = self.jobs.get_mut(&id) {
             job.notices.push(format!(
                 "the process limit ({limit}) was reached: {count} background processes of earlier commands were ended"
             ));
@@ -106,14 +100,17 @@ impl ControlPlane {
     }
 
     pub(crate) fn respawn(&mut self, id: u64) {
-        let Some(job) = self.jobs.remove(&id) else {
+        let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
-        let handed_over = match &job.retry {
-            Some(Retry { spawn, fds, .. }) => self.hand_over(&job.cgroup, spawn, fds),
-            None => Ok(()),
+        if job.ending.is_some() {
+            // Nothing of it runs, and nothing needs to.
+            return self.finish_job(id);
+        }
+        let Some(Retry { spawn, fds }) = job.retry.take() else {
+            return;
         };
-        self.jobs.insert(id, job);
+        let handed_over = packet_fds(&job.cgroup, &fds).and_then(|fds| self.hand_over(spawn, fds));
         if let Err(error) = handed_over {
             log::warn!("cannot start command {id} again: {error}");
             self.job_failed(id, Stage::Message, rustix::io::Errno::IO.raw_os_error());

@@ -28,6 +28,14 @@ pub(crate) struct Finished {
     pub(crate) stderr: String,
 }
 
+impl Finished {
+    /// The line in which podman says what went wrong.
+    pub(crate) fn last_words(&self) -> &str {
+        let mut lines = self.stderr.lines().map(str::trim);
+        lines.rfind(|line| !line.is_empty()).unwrap_or_default()
+    }
+}
+
 impl Task {
     pub(crate) fn spawn(mut command: Command) -> io::Result<Task> {
         let memory = || rustix::fs::memfd_create("output", MemfdFlags::CLOEXEC).map(File::from);

@@ -85,6 +85,21 @@ pub(crate) fn command_base(of_pid1: &Path) -> io::Result<PathBuf> {
     })
 }
 
+/// Makes the cgroup that holds those of all commands, with a memory cap a bit
+/// below `memory`, that of the container: what commands take too much is then
+/// settled among them, and pid 1 is never the one to be killed for it.
+pub(crate) fn create_commands(base: &Path, memory: u64) -> io::Result<PathBuf> {
+    const HEADROOM: u64 = 16 << 20;
+    let path = base.join("commands");
+    match std::fs::create_dir(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let cap = memory - HEADROOM.min(memory / 8);
+    write(&path.join("memory.max"), cap.to_string().as_bytes())?;
+    Ok(path)
+}
+
 /// Forbids swap below a cgroup, where the kernel accounts for it. podman sets
 /// this on the lowest level only.
 pub(crate) fn forbid_swap(cgroup: &Path) -> io::Result<()> {
@@ -125,8 +140,8 @@ fn levels(cgroup: &Path) -> impl Iterator<Item = &Path> {
         .take_while(|level| *level != Path::new(ROOT))
 }
 
-/// Counters of a flat keyed file (`memory.events`, `cgroup.events`). It is
-/// kept open: it is read after every command.
+/// Counters of a flat keyed file (`memory.events`, `cgroup.events`), or a
+/// single one (`pids.current`). It is kept open: it is read for every command.
 #[derive(Debug)]
 pub(crate) struct Events {
     /// None where the kernel has no such file: then nothing is ever counted.
@@ -145,14 +160,23 @@ impl Events {
     /// The value of `key`; 0 once the cgroup is gone.
     pub(crate) fn count(&self, key: &str) -> u64 {
         let mut buffer = [0; 512];
-        let read = |file: &File| file.read_at(&mut buffer, 0);
-        let length = self.file.as_ref().map_or(Ok(0), read).unwrap_or_default();
-        let text =
-            std::str::from_utf8(buffer.get(..length).unwrap_or_default()).unwrap_or_default();
+        let text = self.read(&mut buffer);
         let value = text
             .lines()
             .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
         value.and_then(|value| value.parse().ok()).unwrap_or(0)
+    }
+
+    /// The number that is the whole of it.
+    pub(crate) fn value(&self) -> Option<u64> {
+        self.read(&mut [0; 32]).trim().parse().ok()
+    }
+
+    /// Empty once the cgroup is gone.
+    fn read<'a>(&self, buffer: &'a mut [u8]) -> &'a str {
+        let read = |file: &File| file.read_at(buffer, 0);
+        let length = self.file.as_ref().map_or(Ok(0), read).unwrap_or_default();
+        std::str::from_utf8(buffer.get(..length).unwrap_or_default()).unwrap_or_default()
     }
 }
 
@@ -259,5 +283,8 @@ mod tests {
         assert_eq!((events.count("oom_kill"), events.count("oom")), (2, 3));
         assert_eq!(events.count("low"), 0);
         assert_eq!(Events::open(dir.path(), "missing").count("low"), 0);
+        std::fs::write(dir.path().join("pids.current"), "17\n").unwrap();
+        assert_eq!(Events::open(dir.path(), "pids.current").value(), Some(17));
+        assert_eq!(Events::open(dir.path(), "missing").value(), None);
     }
 }

@@ -108,18 +108,37 @@ pub(crate) fn close_on_exec_from(first: RawFd) -> io::Result<()> {
     close_range(first, libc::CLOSE_RANGE_CLOEXEC)
 }
 
+/// Closes every descriptor from `first` on but the kept ones. For a process
+/// just forked, which from then on must use and drop nothing but these.
+pub(crate) fn close_all_but(first: RawFd, kept: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut numbers: Vec<RawFd> = kept.iter().map(AsRawFd::as_raw_fd).collect();
+    numbers.sort_unstable();
+    let mut next = first;
+    for number in numbers {
+        if next < number {
+            close_between(next, (number - 1).unsigned_abs(), 0)?;
+        }
+        next = next.max(number + 1);
+    }
+    close_between(next, libc::c_uint::MAX, 0)
+}
+
 /// A kernel before 5.11 cannot do all of this, which is no error: either use
 /// is the second line of defence.
 fn close_range(first: RawFd, flags: libc::c_uint) -> io::Result<()> {
+    match close_between(first, libc::c_uint::MAX, flags) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL)) => Ok(()),
+        other => other,
+    }
+}
+
+fn close_between(first: RawFd, last: libc::c_uint, flags: libc::c_uint) -> io::Result<()> {
     // By number, because not every C library has a wrapper.
     // SAFETY: takes three integers; what it closes is the callers' contract.
-    let result = unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, flags) };
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
     if result == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::ENOSYS | libc::EINVAL) => Ok(()),
-        _ => Err(error),
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
 }

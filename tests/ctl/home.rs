@@ -24,8 +24,15 @@ impl Home {
     pub(crate) fn new() -> Home {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().canonicalize().unwrap();
-        for dir in ["home", "runtime", "config", "data", "state", "bin", "ws"] {
-            std::fs::create_dir(root.join(dir)).unwrap();
+        for dir in [
+            "home/.local/bin",
+            "runtime",
+            "config",
+            "data",
+            "state",
+            "ws",
+        ] {
+            std::fs::create_dir_all(root.join(dir)).unwrap();
         }
         let private = std::fs::Permissions::from_mode(0o700);
         std::fs::set_permissions(root.join("runtime"), private).unwrap();
@@ -44,6 +51,12 @@ impl Home {
         self.root.join(name)
     }
 
+    /// Where `podman` stands: umwelt-ctl runs none from any other directory of
+    /// the user's.
+    pub(crate) fn bin(&self) -> PathBuf {
+        self.path("home/.local/bin")
+    }
+
     pub(crate) fn socket(&self) -> PathBuf {
         self.path(&format!("runtime/umwelt-{}.sock", self.sid))
     }
@@ -60,7 +73,7 @@ impl Home {
         );
         // Written by a shell: while this process has it open for writing,
         // a child forked by another test would keep it busy (ETXTBSY).
-        let path = self.path("bin/podman");
+        let path = self.bin().join("podman");
         let made = std::fs::OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -77,7 +90,7 @@ impl Home {
     }
 
     pub(crate) fn no_podman(&self) {
-        std::fs::remove_file(self.path("bin/podman")).unwrap();
+        std::fs::remove_file(self.bin().join("podman")).unwrap();
     }
 
     pub(crate) fn podman_log(&self) -> String {
@@ -119,7 +132,7 @@ impl Home {
         let system = "/usr/local/bin:/usr/bin:/bin";
         command
             .env_clear()
-            .env("PATH", format!("{}:{system}", self.path("bin").display()))
+            .env("PATH", format!("{}:{system}", self.bin().display()))
             .env("HOME", self.path("home"))
             .env("XDG_RUNTIME_DIR", self.path("runtime"))
             .env("XDG_CONFIG_HOME", self.path("config"))

@@ -151,7 +151,7 @@ fn without_podman_the_rest_is_shown_with_a_note() {
     let _control_plane = home.control_plane();
     home.no_podman();
     let mut ctl = home.ctl(&["status"]);
-    ctl.env("PATH", home.path("bin"));
+    ctl.env("PATH", home.bin());
     let ran = finish(ctl.spawn().unwrap(), 10);
     assert!(ran.text().contains("ready"), "{ran:?}");
     assert!(ran.stderr.contains("podman was not found"), "{ran:?}");

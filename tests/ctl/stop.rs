@@ -10,7 +10,7 @@ use rustix::fs::FlockOperation;
 use serde_json::json;
 
 use crate::control_plane;
-use crate::home::{Home, eventually, exists};
+use crate::home::{Home, eventually, exists, finish};
 
 const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const OTHER_ID: &str = "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210";
@@ -252,4 +252,23 @@ fn nothing_is_removed_while_another_process_holds_the_workspace() {
     assert!(ran.stderr.contains("being started or ended"), "{ran:?}");
     assert!(exists(&home.socket()));
     assert!(!home.podman_log().contains("rm "));
+}
+
+#[test]
+fn podman_is_not_taken_from_a_project() {
+    let home = Home::new();
+    let planted = home.path("ws/.venv/bin");
+    std::fs::create_dir_all(&planted).unwrap();
+    std::fs::create_dir(home.path("ws/src")).unwrap();
+    // Where the tests run as root, ownership would make it trusted.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&planted, open).unwrap();
+    // One that says there is nothing.
+    std::os::unix::fs::symlink("/usr/bin/true", planted.join("podman")).unwrap();
+    home.podman(&containers(&home));
+    let mut ctl = home.ctl(&["stop", &home.sid]);
+    let path = format!("{}:{}:/usr/bin", planted.display(), home.bin().display());
+    ctl.env("PATH", path).current_dir(home.path("ws/src"));
+    let ran = finish(ctl.spawn().unwrap(), 10);
+    assert!(home.podman_log().contains("ps "), "{ran:?}");
 }

@@ -13,5 +13,6 @@ mod peer;
 mod pid1;
 mod process;
 mod spawn;
+mod standby;
 mod start;
 mod terminal;

@@ -59,7 +59,7 @@ pub(crate) fn skip(reason: &str) {
 pub(crate) struct Peer {
     socket: Option<OwnedFd>,
     pub(crate) child: Child,
-    next_id: u64,
+    pub(crate) next_id: u64,
 }
 
 impl Peer {
@@ -82,7 +82,7 @@ impl Peer {
             next_id: 1,
         };
         // EINVAL: no seccomp profile of ours is on here.
-        let hello = json!({"hello": {"version": 1, "setns_errno": 22}});
+        let hello = json!({"hello": {"version": 2, "setns_errno": 22}});
         assert_eq!(peer.receive().message, hello);
         peer
     }

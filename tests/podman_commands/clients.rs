@@ -227,7 +227,7 @@ fn client_that_does_not_read_harms_only_itself() {
         let start = Instant::now();
         assert_next_command_works(&mut good);
         assert!(
-            start.elapsed() < Duration::from_secs(20),
+            start.elapsed() < Duration::from_secs(5),
             "{:?}",
             start.elapsed()
         );

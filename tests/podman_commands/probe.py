@@ -99,6 +99,7 @@ for name, number, *args in [
     ("kexec_load", 246, 0, 0, 0, 0), ("reboot", 169, 0xFEE1DEAD, 672274793, 0), ("swapon", 167, b"/tmp/x", 0),
     ("acct", 163, 0), ("settimeofday", 164, ctypes.byref(buffer), 0), ("sethostname", 170, b"x", 1),
     ("chroot", 161, b"/tmp"), ("iopl", 172, 3), ("quotactl", 179, 0, 0, 0, 0), ("syslog", 103, 3, ctypes.byref(buffer), 10),
+    ("fanotify_init", 300, 0x200, 0), ("modify_ldt", 154, 0, ctypes.byref(buffer), 16),
     ("setuid_root", 105, 0), ("setgid_root", 106, 0), ("setgroups", 116, 0, 0), ("capset", 126, 0, 0),
     ("mknod_device", 133, b"/tmp/device", 0o20666, 0x103),
 ]:
@@ -139,6 +140,8 @@ for name, family, kind, protocol in [
     attempt("socket_" + name, lambda: socket.socket(family, kind, protocol).close())
 call("socket_vsock_high_bits", 41, 40 | 1 << 32, 1, 0)
 call("socketpair_vsock", 53, 40, 1, 0, ctypes.byref(buffer))
+call("socketpair_inet", 53, 2, 1, 0, ctypes.byref(buffer))
+call("socketpair_unix", 53, 1, 1, 0, ctypes.byref(buffer))
 
 # Where nothing is to be written.
 for path in ["/x", "/usr/x", "/etc/x", "/run/x", "/var/x", "/dev/x", "/opt/x", "/root/x", "/run/umwelt/x", "/run/umwelt/output/x",

@@ -296,11 +296,13 @@ impl Sandbox {
         own.parent().unwrap().to_owned()
     }
 
-    /// Host pids of everything in the sandbox but pid 1.
+    /// Host pids of everything in the sandbox but pid 1, and but the process
+    /// that waits for the next command.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let init = self.init_pid();
         let mut pids = host::pids_below(&self.cgroup());
-        pids.retain(|pid| *pid != init && host::is_alive(*pid));
+        let program = host::command_line(init);
+        pids.retain(|pid| host::is_alive(*pid) && host::command_line(*pid) != program);
         pids
     }
 

@@ -1,0 +1,145 @@
+//! An orderly end, whoever asks for it, leaves nothing.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::podman_common::sandbox::Place;
+use crate::podman_common::{Client, Options, PATIENCE, host, wait_for};
+use crate::run::Run;
+use crate::traces::assert_gone;
+
+/// A sandbox with a saved output, a background process and a running command.
+struct Busy {
+    client: Client,
+    /// The request of the running command.
+    request: u64,
+}
+
+impl Busy {
+    fn start(run: &Run<'_>, command: &str) -> Busy {
+        let mut client = run.client();
+        client.output("seq 100000; setsid sleep 86400 >/dev/null 2>&1 &");
+        let request = client.start(&format!("touch running; {command}"));
+        wait_for("the command to run", PATIENCE, || {
+            run.place.workspace.join("running").exists().then_some(())
+        });
+        Busy { client, request }
+    }
+
+    /// How the running command ended.
+    fn answer(&mut self) -> Value {
+        self.client.answer(self.request).expect("a result")
+    }
+}
+
+fn place() -> Option<Place> {
+    host::qualifies().then(|| Place::new(Options::default()))
+}
+
+/// The cgroup of the container.
+fn scope(run: &Run<'_>) -> std::path::PathBuf {
+    let status = run.client().call("status", json!({})).unwrap();
+    let own = std::fs::read_to_string(format!("/proc/{}/cgroup", status["init_pid"])).unwrap();
+    let own = std::path::Path::new("/sys/fs/cgroup").join(&own.trim()[4..]);
+    own.parent().unwrap().to_owned()
+}
+
+fn assert_signal_ends_all(signal: Signal) {
+    let Some(place) = place() else { return };
+    let mut run = Run::ready(&place);
+    let scope = scope(&run);
+    assert!(scope.exists(), "{scope:?}");
+    let mut busy = Busy::start(&run, "sleep 86400");
+    assert!(place.state().join("output").exists());
+    run.signal(signal);
+    assert_eq!(busy.answer()["ended"], "lost");
+    assert_eq!(run.wait_ended(PATIENCE).code(), Some(0), "{}", run.log());
+    assert_gone(&place);
+    assert!(!scope.exists(), "{scope:?} is left");
+}
+
+#[test]
+fn sigterm_ends_commands_and_leaves_nothing() {
+    assert_signal_ends_all(Signal::TERM);
+}
+
+#[test]
+fn sigint_ends_commands_and_leaves_nothing() {
+    assert_signal_ends_all(Signal::INT);
+}
+
+#[test]
+fn shutdown_is_answered_when_the_sandbox_is_gone() {
+    let Some(place) = place() else { return };
+    let mut run = Run::ready(&place);
+    let mut busy = Busy::start(&run, "sleep 86400");
+    let mut client = run.client();
+    let shutdown = client.send("shutdown", json!({}));
+    assert_eq!(busy.answer()["ended"], "lost");
+    let refused = client
+        .call("shell", json!({"command": "true"}))
+        .unwrap_err();
+    assert_eq!(refused["kind"], "stopping", "{refused}");
+    assert_eq!(client.answer(shutdown), Ok(json!({})));
+    assert_eq!(run.wait_ended(PATIENCE).code(), Some(0), "{}", run.log());
+    assert_gone(&place);
+}
+
+/// The first one alone gives a command two seconds. A busy machine may take
+/// longer than that for anything, now and then.
+#[test]
+fn second_sigterm_does_not_wait_for_the_command() {
+    let Some(place) = place() else { return };
+    let waits: Vec<Duration> = (0..3).map(|_| time_of_two_sigterms(&place)).collect();
+    let hurried = |wait: &Duration| *wait < Duration::from_millis(1900);
+    assert!(waits.iter().any(hurried), "{waits:?}");
+}
+
+fn time_of_two_sigterms(place: &Place) -> Duration {
+    let mut run = Run::ready(place);
+    let stubborn = "trap '' TERM; while :; do sleep 0.05; done";
+    let mut busy = Busy::start(&run, stubborn);
+    let asked = Instant::now();
+    run.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(300));
+    run.signal(Signal::TERM);
+    assert_eq!(busy.answer()["ended"], "lost");
+    let waited = asked.elapsed();
+    assert_eq!(run.wait_ended(PATIENCE).code(), Some(0), "{}", run.log());
+    assert_gone(place);
+    drop(std::fs::remove_file(place.workspace.join("running")));
+    waited
+}
+
+#[test]
+fn first_sigterm_gives_a_command_time_to_end() {
+    let Some(place) = place() else { return };
+    let mut run = Run::ready(&place);
+    let orderly = "trap 'sleep 0.5; touch saved; exit' TERM; while :; do sleep 0.05; done";
+    let mut busy = Busy::start(&run, orderly);
+    run.stop();
+    assert_eq!(busy.answer()["ended"], "lost");
+    assert!(place.workspace.join("saved").exists());
+}
+
+#[test]
+fn sigterm_in_the_middle_of_a_start_leaves_nothing() {
+    let Some(place) = place() else { return };
+    for delay in [20, 200, 500, 900, 1400] {
+        let mut run = Run::begin(&place);
+        std::thread::sleep(Duration::from_millis(delay));
+        run.signal(Signal::TERM);
+        let status = run.wait_ended(PATIENCE);
+        // Before it watches for signals it is simply ended by one.
+        let by_signal = std::os::unix::process::ExitStatusExt::signal(&status) == Some(15);
+        assert!(
+            status.success() || by_signal,
+            "{delay}: {status}\n{}",
+            run.log()
+        );
+    }
+    assert_gone(&place);
+    Run::ready(&place).stop();
+}

@@ -1,0 +1,55 @@
+//! A wrapper in the place of podman.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use crate::podman_common::sandbox::Place;
+use crate::podman_common::{Options, applet};
+
+/// Where podman really is.
+fn podman() -> PathBuf {
+    let path = std::env::var_os("PATH").expect("PATH");
+    std::env::split_paths(&path)
+        .map(|dir| dir.join("podman"))
+        .find(|file| file.exists())
+        .expect("podman")
+}
+
+/// A place where podman means a wrapper. It changes the arguments of one call:
+/// `change` are the lines of a bash `case` on each word. A word that no pattern
+/// matches is kept; `keep WORD…` keeps others in its place. In `$here` lie the
+/// directory `other` and the file `program`, a copy of umwelt.
+pub(crate) fn place_with(call: &str, change: &str) -> Place {
+    let mut place = Place::new(Options::default());
+    let bin = place.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    std::fs::create_dir(place.path().join("other")).unwrap();
+    std::fs::copy(applet("").get_program(), place.path().join("program")).unwrap();
+    let text = format!(
+        r#"#!/bin/bash
+real={real}
+here={here}
+[[ $1 == {call} ]] || exec "$real" "$@"
+words=()
+keep() {{ words+=("$@"); }}
+# keep_with SED: the word, edited.
+keep_with() {{ keep "$(sed "$1" <<<"$word")"; }}
+for word in "$@"; do
+    case $word in
+        {change}
+        *) keep "$word" ;;
+    esac
+done
+exec "$real" "${{words[@]}}"
+"#,
+        real = podman().display(),
+        here = place.path().display(),
+    );
+    let wrapper = bin.join("podman");
+    std::fs::write(&wrapper, text).unwrap();
+    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{path}", bin.display());
+    place.options.env.push(("PATH", path));
+    place
+}

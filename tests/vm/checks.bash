@@ -1,0 +1,61 @@
+# shellcheck shell=bash disable=SC2034  # what is set here is used there
+# For the scripts beside this file. They run as root in the machine of scripts/vm, print a line
+# "ok NAME" or "not ok NAME" for each check, and undo what they did.
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# Where scripts/test puts it, else what scripts/vm has installed.
+binary=${UMWELT_BINARY-$here/../../umwelt}
+[[ -x $binary ]] || binary=/home/dev/.local/lib/umwelt/umwelt
+failed=0
+
+((EUID == 0)) || { echo 'not ok: this must run as root, in the machine'; exit 1; }
+
+# check NAME COMMAND…: the command must succeed; what it prints is shown if it does not.
+check() {
+    local name=$1 output
+    shift
+    if output=$("$@" 2>&1); then
+        echo "ok $name"
+    else
+        echo "not ok $name"
+        printf '%s\n' "$output" | sed 's/^/    /'
+        failed=1
+    fi
+}
+
+# The text $said holds each of the words, and the status $status is the first argument.
+said() {
+    local word
+    [[ $status == "$1" ]] || { echo "status $status, not $1: $said"; return 1; }
+    shift
+    for word in "$@"; do
+        [[ $said == *"$word"* ]] || { echo "no \"$word\" in: $said"; return 1; }
+    done
+}
+
+# Runs a command or function; sets $said to its output and $status.
+run() {
+    status=0
+    said=$("$@" 2>&1 </dev/null) || status=$?
+}
+
+# as USER [NAME=VALUE…] COMMAND…, in the environment of a login, for five minutes at most.
+as() {
+    local user=$1 id
+    shift
+    id=$(id -u "$user")
+    # Away from the caller's folder, which the user may not enter.
+    timeout --foreground 300 runuser -u "$user" -- env --chdir=/ -i PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 \
+        USER="$user" LOGNAME="$user" HOME="$(getent passwd "$user" | cut -d: -f6)" \
+        XDG_RUNTIME_DIR="/run/user/$id" DBUS_SESSION_BUS_ADDRESS="unix:path=/run/user/$id/bus" "$@"
+}
+
+# wait_until SECONDS COMMAND…
+wait_until() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        ((SECONDS < end)) || { echo "waited for: $*"; return 1; }
+        sleep 0.1
+    done
+}
