@@ -247,7 +247,6 @@ impl ControlPlane {
     fn on_timer(&mut self, timer: Timer) {
         match timer {
             Timer::Timeout(id) => self.end_job(id, EndReason::TimedOut),
-            Timer::Kill(id) => self.kill_job(id),
             Timer::Settle(id) => self.settle_job(id),
             Timer::Drain(id) => self.finish_job(id),
             Timer::Respawn(id) => self.respawn(id),
@@ -269,9 +268,7 @@ impl ControlPlane {
     fn on_signal(&mut self) {
         if self.stopping {
             for job in self.jobs.values() {
-                if let Err(error) = job.cgroup.kill() {
-                    log::warn!("cannot kill command {}: {error}", job.id);
-                }
+                job.kill();
             }
         }
         self.begin_stop();

@@ -86,6 +86,8 @@ pub(crate) enum EndReason {
 pub(crate) struct Ending {
     pub(crate) reason: EndReason,
     pub(crate) since: Instant,
+    /// When it was first sent SIGKILL.
+    pub(crate) killed: Option<Instant>,
 }
 
 impl Job {
@@ -101,6 +103,13 @@ impl Job {
         match &mut self.stdio {
             JobStdio::Captured(captured) => Some(captured),
             _ => None,
+        }
+    }
+
+    /// SIGKILL for its whole tree.
+    pub(crate) fn kill(&self) {
+        if let Err(error) = self.cgroup.kill() {
+            log::warn!("cannot kill command {}: {error}", self.id);
         }
     }
 

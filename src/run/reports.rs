@@ -28,7 +28,7 @@ impl ControlPlane {
         job.retry = None;
         if job.ending.is_some() {
             // What was asked to end had not begun then.
-            return self.kill_job(id);
+            return job.kill();
         }
         let (connection, request) = (job.connection, job.request);
         if !matches!(job.stdio, JobStdio::Terminal) {
