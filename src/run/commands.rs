@@ -314,6 +314,7 @@ fn long_script(command: &str) -> io::Result<Option<OwnedFd>> {
     }
     let memory = rustix::fs::memfd_create("command", MemfdFlags::CLOEXEC)?;
     let mut file = std::fs::File::from(memory.try_clone()?);
+    io::Write::write_all(&mut file, CLOSE_SCRIPT.as_bytes())?;
     io::Write::write_all(&mut file, command.as_bytes())?;
     rustix::fs::seek(&memory, rustix::fs::SeekFrom::Start(0))?;
     Ok(Some(memory))

@@ -45,6 +45,7 @@ pub(crate) struct Job {
 pub(crate) struct Retry {
     pub(crate) spawn: Spawn,
     pub(crate) fds: Vec<OwnedFd>,
+    pub(crate) tries: u32,
 }
 
 #[derive(Debug)]
