@@ -169,7 +169,7 @@ fn assert_tree_is_gone(sandbox: &Sandbox, name: &str, marker: &str) {
     let left: Vec<String> = left.into_iter().map(host::command_line).collect();
     assert!(left.is_empty(), "{name}: {left:?}");
     assert_eq!(sandbox.processes(), Vec::<u32>::new(), "{name}");
-    let cgroups = std::fs::read_dir(sandbox.cgroup().join("commands")).unwrap();
+    let cgroups = std::fs::read_dir(sandbox.cgroup()).unwrap();
     let commands = cgroups.filter(|entry| {
         let name = entry.as_ref().unwrap().file_name();
         name.to_string_lossy().starts_with("command-")
