@@ -43,12 +43,12 @@ fn signals_are_told_apart_from_exit_codes() {
 #[test]
 fn timeout_is_neither_exit_code_nor_signal() {
     let Some(mut client) = client() else { return };
-    let result = client.shell_with(json!({"command": "echo before; sleep 60", "timeout_s": 1}));
+    let result = client.shell_with(json!({"command": "echo before; sleep 60", "timeout_s": 5}));
     assert_eq!(result["ended"], "timed_out", "{result}");
-    assert_eq!(result["after_s"], 1, "{result}");
+    assert_eq!(result["after_s"], 5, "{result}");
     assert_eq!(result["output"], "before\n");
     assert!(result.get("code").is_none() && result.get("signal").is_none());
-    assert!(result["duration_ms"].as_u64().unwrap() >= 1000, "{result}");
+    assert!(result["duration_ms"].as_u64().unwrap() >= 5000, "{result}");
     assert_next_command_works(&mut client);
 }
 
@@ -76,8 +76,7 @@ fn timeouts_outside_the_limits_are_refused() {
 #[test]
 fn cancelled_command_is_answered_as_such() {
     let Some(mut client) = client() else { return };
-    let id = client.start("echo begun; sleep 300");
-    std::thread::sleep(Duration::from_secs(1));
+    let id = client.start_and_hear("echo begun; sleep 300");
     let cancelled = client.call("cancel", json!({"request": id})).unwrap();
     assert_eq!(cancelled, json!({"was_running": true}));
     let result = client.answer(id).unwrap();
@@ -106,8 +105,10 @@ fn only_the_own_commands_can_be_cancelled() {
 fn command_is_asked_to_end_before_it_is_killed() {
     let Some(mut client) = client() else { return };
     let command = "trap 'echo tidied; exit 0' TERM; echo begun; while :; do :; done";
-    let result = client.shell_with(json!({"command": command, "timeout_s": 2}));
-    assert_eq!(result["ended"], "timed_out", "{result}");
+    let id = client.start_and_hear(command);
+    client.call("cancel", json!({"request": id})).unwrap();
+    let result = client.answer(id).unwrap();
+    assert_eq!(result["ended"], "cancelled", "{result}");
     assert_eq!(result["output"], "begun\ntidied\n");
 }
 

@@ -159,6 +159,16 @@ impl Client {
         self.send("shell", json!({"command": command}))
     }
 
+    /// Starts a command and waits until it has printed something.
+    pub(crate) fn start_and_hear(&mut self, command: &str) -> u64 {
+        let id = self.send("shell", json!({"command": command, "stream": true}));
+        let event = self
+            .receive_where("its first output", |message| message["id"] == id)
+            .expect("an event");
+        assert!(event.get("event").is_some(), "{command}: {event}");
+        id
+    }
+
     /// Runs a command that must succeed; what it printed.
     pub(crate) fn output(&mut self, command: &str) -> String {
         let result = self.shell(command);
