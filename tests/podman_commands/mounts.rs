@@ -1,6 +1,6 @@
 //! Base mounts as a command sees them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -127,18 +127,23 @@ fn assert_list_is_right(sandbox: &Sandbox, base: &str) {
     assert!(notices(&list).contains("missing"), "{list}");
 }
 
-/// podman's `ro` does not reach what is mounted below. Only root can mount
-/// something: `scripts/vm-test` does it, and names a writable mount point
-/// with at least one directory above it in `UMWELT_TEST_SUBMOUNT`.
-#[test]
-fn what_is_mounted_below_a_base_bind_is_read_only_too() {
+/// A mount point with a file that was written outside. Only root can mount
+/// something: `tests/vm/submount.sh` does, and runs these tests.
+fn submount() -> Option<PathBuf> {
     let Some(point) = std::env::var_os("UMWELT_TEST_SUBMOUNT") else {
         eprintln!("skipped: UMWELT_TEST_SUBMOUNT names no mount point");
-        return;
+        return None;
     };
     let point = Path::new(&point).canonicalize().unwrap();
-    let base = point.parent().unwrap();
     std::fs::write(point.join("outside"), "text\n").expect("writable outside");
+    Some(point)
+}
+
+/// podman's `ro` does not reach it by itself.
+#[test]
+fn what_is_mounted_below_a_base_bind_is_read_only_too() {
+    let Some(point) = submount() else { return };
+    let base = point.parent().unwrap();
     let config = format!("{CONFIG}\n[[mounts]]\ntype = \"bind\"\npath = {base:?}\n");
     let Some(sandbox) = Sandbox::start(Options {
         config,
@@ -160,6 +165,27 @@ fn what_is_mounted_below_a_base_bind_is_read_only_too() {
     assert_has(
         &options(&table, &point.to_string()),
         &["ro", "nosuid", "nodev"],
+    );
+    sandbox.end_and_check();
+}
+
+#[test]
+fn what_is_mounted_below_the_workspace_is_writable_but_plain() {
+    let Some(point) = submount() else { return };
+    let Some(sandbox) = Sandbox::start(Options {
+        workspace: point.parent().unwrap().to_owned(),
+        ..Options::default()
+    }) else {
+        return;
+    };
+    let mut client = sandbox.client();
+    assert_eq!(client.output("cat mounted/outside"), "text\n");
+    client.output("echo inside >mounted/inside");
+    assert_eq!(std::fs::read(point.join("inside")).unwrap(), b"inside\n");
+    let table = client.output("cat /proc/self/mountinfo");
+    assert_has(
+        &options(&table, &point.display().to_string()),
+        &["rw", "nosuid", "nodev"],
     );
     sandbox.end_and_check();
 }
