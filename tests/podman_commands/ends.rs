@@ -106,7 +106,7 @@ fn only_the_own_commands_can_be_cancelled() {
 fn command_is_asked_to_end_before_it_is_killed() {
     let Some(mut client) = client() else { return };
     let command = "trap 'echo tidied; exit 0' TERM; echo begun; while :; do :; done";
-    let result = client.shell_with(json!({"command": command, "timeout_s": 2}));
+    let result = client.shell_with(json!({"command": command, "timeout_s": 4}));
     assert_eq!(result["ended"], "timed_out", "{result}");
     assert_eq!(result["output"], "begun\ntidied\n");
 }
