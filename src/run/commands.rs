@@ -22,6 +22,10 @@ use crate::sys::cgroup::CommandCgroup;
 /// Most commands at once.
 const MAX_JOBS: usize = 1024;
 const MAX_PATH: usize = 4096;
+/// Stands before a command text in a memory file, on the same line so that
+/// line numbers fit: the shell has its own descriptor of it, and what it
+/// starts needs none.
+const CLOSE_SCRIPT: &str = "exec 3<&-; ";
 
 /// A command as it was asked for, checked.
 struct Asked {
@@ -212,6 +216,7 @@ impl ControlPlane {
         let retry = Retry {
             spawn: spawn.clone(),
             fds: plumbing.theirs,
+            tries: 0,
         };
         self.begin_job(job, retry)?;
         if let Err(error) = self.hand_over(spawn, fds) {
@@ -314,6 +319,7 @@ fn long_script(command: &str) -> io::Result<Option<OwnedFd>> {
     }
     let memory = rustix::fs::memfd_create("command", MemfdFlags::CLOEXEC)?;
     let mut file = std::fs::File::from(memory.try_clone()?);
+    io::Write::write_all(&mut file, CLOSE_SCRIPT.as_bytes())?;
     io::Write::write_all(&mut file, command.as_bytes())?;
     rustix::fs::seek(&memory, rustix::fs::SeekFrom::Start(0))?;
     Ok(Some(memory))
@@ -489,6 +495,9 @@ mod tests {
         );
         let text = "x".repeat(MAX_INLINE + 1);
         let file = std::fs::File::from(long_script(&text).unwrap().unwrap());
-        assert_eq!(io::read_to_string(file).unwrap(), text);
+        assert_eq!(
+            io::read_to_string(file).unwrap(),
+            CLOSE_SCRIPT.to_owned() + &text
+        );
     }
 }

@@ -23,6 +23,8 @@ const LIMIT: usize = 16 << 20;
 pub(crate) struct Connection {
     socket: OwnedFd,
     lines: LineBuffer,
+    /// Lines that wait to be served.
+    arrived: VecDeque<Arrived>,
     /// What came while the line began that is not complete yet.
     fds: Descriptors,
     queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
@@ -80,6 +82,7 @@ impl Connection {
         Connection {
             socket,
             lines: LineBuffer::new(MAX_LINE),
+            arrived: VecDeque::new(),
             fds: Descriptors::default(),
             queue: VecDeque::new(),
             sent: 0,
@@ -98,43 +101,52 @@ impl Connection {
         self.waiting > HIGH_WATER
     }
 
-    /// Reads one turn, and returns the lines that are complete.
-    pub(crate) fn read(&mut self) -> (Vec<Arrived>, ReadState) {
+    /// Reads one turn; [`Connection::next_line`] then gives what it brought.
+    /// To be called when that has given all it had.
+    pub(crate) fn read(&mut self) -> ReadState {
         if self.is_slow() {
             // Taken up again when the queue has been written.
-            return (Vec::new(), ReadState::Drained);
+            return ReadState::Drained;
         }
         let mut buffer = vec![0; 16 << 10];
         let mut total = 0;
-        let mut lines = Vec::new();
         while total < TURN {
             match fdpass::receive(self.socket.as_fd(), &mut buffer) {
                 Ok(received) if received.len == 0 || received.truncated => {
-                    return (lines, ReadState::Closed);
+                    return ReadState::Closed;
                 }
                 Ok(received) => {
                     total += received.len;
                     let bytes = buffer.get(..received.len).unwrap_or_default();
                     let has_fds = !received.fds.is_empty();
-                    self.take_in(bytes, received.fds, &mut lines);
+                    self.take_in(bytes, received.fds);
                     // So a turn cannot gather any number of them.
                     if has_fds {
                         break;
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return (lines, ReadState::Drained);
+                    return ReadState::Drained;
                 }
-                Err(_) => return (lines, ReadState::Closed),
+                Err(_) => return ReadState::Closed,
             }
         }
-        (lines, ReadState::MoreToRead)
+        ReadState::MoreToRead
+    }
+
+    /// The next request to serve. There is none while the client does not
+    /// read: the answers to a few bytes of requests could take megabytes.
+    pub(crate) fn next_line(&mut self) -> Option<Arrived> {
+        if self.is_slow() {
+            return None;
+        }
+        self.arrived.pop_front()
     }
 
     /// Descriptors come with the first byte of their request, and the kernel
     /// ends a read after the message that carries some (unix(7)): theirs is one
     /// of the lines that begin in these bytes.
-    fn take_in(&mut self, bytes: &[u8], fds: Vec<OwnedFd>, lines: &mut Vec<Arrived>) {
+    fn take_in(&mut self, bytes: &[u8], fds: Vec<OwnedFd>) {
         let came = Descriptors::new(fds);
         let mut current = if self.lines.is_mid_line() {
             std::mem::take(&mut self.fds)
@@ -144,7 +156,7 @@ impl Connection {
         self.lines.push(bytes);
         while let Some(line) = self.lines.next_line() {
             let fds = std::mem::replace(&mut current, came.clone());
-            lines.push(Arrived { line, fds });
+            self.arrived.push_back(Arrived { line, fds });
         }
         if self.lines.is_mid_line() {
             self.fds = current;
@@ -261,8 +273,8 @@ mod tests {
     fn read(connection: &mut Connection, takes: &str) -> Vec<(String, usize)> {
         let mut seen = Vec::new();
         loop {
-            let (lines, state) = connection.read();
-            for Arrived { line, fds } in lines {
+            let state = connection.read();
+            while let Some(Arrived { line, fds }) = connection.next_line() {
                 let Line::Complete(bytes) = line else {
                     seen.push((String::new(), 0));
                     continue;
@@ -343,6 +355,21 @@ mod tests {
     }
 
     #[test]
+    fn client_that_does_not_read_is_not_served() {
+        let (mut connection, peer) = pair();
+        send(&peer, "one\ntwo\n", &[]);
+        connection.read();
+        assert!(connection.next_line().is_some());
+        connection.result(1, &"x".repeat(HIGH_WATER));
+        assert!(connection.next_line().is_none());
+        while !connection.is_flushed() {
+            connection.flush().unwrap();
+            rustix::io::read(&peer, &mut [0; 1 << 16]).unwrap();
+        }
+        assert!(connection.next_line().is_some());
+    }
+
+    #[test]
     fn a_turn_gathers_the_descriptors_of_one_message_only() {
         let (mut connection, peer) = pair();
         let (reader, _writer) = io::pipe().unwrap();
@@ -350,7 +377,7 @@ mod tests {
             send(&peer, "x", &[reader.as_fd(); fdpass::MAX_FDS]);
         }
         for _ in 0..100 {
-            assert_eq!(connection.read().1, ReadState::MoreToRead);
+            assert_eq!(connection.read(), ReadState::MoreToRead);
             // Only those of the line that has begun are kept.
             assert_eq!(connection.fds.0.borrow().len(), fdpass::MAX_FDS);
         }

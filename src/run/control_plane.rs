@@ -46,6 +46,9 @@ const FIRST_CLIENT: Duration = Duration::from_secs(60);
 const LEAVE: Duration = Duration::from_secs(1);
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 const MAX_CONNECTIONS: usize = 256;
+/// Most requests of one client before others get their turn: starting a
+/// command takes a while.
+const LINES: usize = 8;
 
 /// What does not change while the control plane lives.
 #[derive(Debug)]
@@ -247,7 +250,6 @@ impl ControlPlane {
     fn on_timer(&mut self, timer: Timer) {
         match timer {
             Timer::Timeout(id) => self.end_job(id, EndReason::TimedOut),
-            Timer::Kill(id) => self.kill_job(id),
             Timer::Settle(id) => self.settle_job(id),
             Timer::Drain(id) => self.finish_job(id),
             Timer::Respawn(id) => self.respawn(id),
@@ -269,9 +271,7 @@ impl ControlPlane {
     fn on_signal(&mut self) {
         if self.stopping {
             for job in self.jobs.values() {
-                if let Err(error) = job.cgroup.kill() {
-                    log::warn!("cannot kill command {}: {error}", job.id);
-                }
+                job.kill();
             }
         }
         self.begin_stop();
@@ -350,21 +350,42 @@ impl ControlPlane {
     }
 
     fn on_connection(&mut self, id: u64) {
-        // First out, then in: reading may have been put off until then.
+        // First out, then in: both may have been put off until then.
         self.flush_connection(id);
+        if self.serve_lines(id) {
+            self.read_connection(id);
+        } else {
+            self.poller.again(Source::Connection(id));
+        }
+        self.flush_connection(id);
+    }
+
+    fn read_connection(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        let (lines, state) = connection.read();
-        for line in lines {
-            self.on_line(id, line);
-        }
+        let state = connection.read();
+        let is_served = self.serve_lines(id);
         match state {
-            ReadState::Drained => {}
-            ReadState::MoreToRead => self.poller.again(Source::Connection(id)),
             ReadState::Closed => self.close_connection(id),
+            ReadState::Drained if is_served => {}
+            _ => self.poller.again(Source::Connection(id)),
         }
-        self.flush_connection(id);
+    }
+
+    /// Serves the requests of one turn; returns whether no more can be served.
+    fn serve_lines(&mut self, id: u64) -> bool {
+        for _ in 0..LINES {
+            let line = match self.connections.get_mut(&id) {
+                Some(connection) => connection.next_line(),
+                None => None,
+            };
+            match line {
+                Some(line) => self.on_line(id, line),
+                None => return true,
+            }
+        }
+        false
     }
 
     pub(crate) fn flush_connection(&mut self, id: u64) {

@@ -24,7 +24,7 @@ pub(crate) struct Lingering {
 }
 
 impl ControlPlane {
-    /// Asks a command to end: SIGTERM for its whole tree, SIGKILL later.
+    /// Asks a command to end: SIGTERM for its whole tree, then `settle_job`.
     pub(crate) fn end_job(&mut self, id: u64, reason: EndReason) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
@@ -36,6 +36,7 @@ impl ControlPlane {
         job.ending = Some(Ending {
             reason,
             since: Instant::now(),
+            killed: None,
         });
         if !job.reported && job.cgroup.remove() {
             // pid 1 has not come to it yet. Without its cgroup it cannot
@@ -43,37 +44,35 @@ impl ControlPlane {
             return self.finish_job(id);
         }
         job.cgroup.terminate();
-        self.poller.set(Timer::Kill(id), GRACE);
         self.poller.set(Timer::Settle(id), SETTLE_EVERY);
     }
 
-    pub(crate) fn kill_job(&mut self, id: u64) {
-        let Some(job) = self.jobs.get(&id) else {
+    /// An ending command is done when nothing of its tree is left. After a
+    /// while that is seen to; only what was killed is ever given up.
+    pub(crate) fn settle_job(&mut self, id: u64) {
+        let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
-        if let Err(error) = job.cgroup.kill() {
-            log::warn!("cannot kill command {id}: {error}");
+        let Some(ending) = &mut job.ending else {
+            return;
+        };
+        let is_reported = job.reported;
+        if is_reported && !job.cgroup.is_populated() {
+            return self.finish_job(id);
         }
+        if ending.since.elapsed() >= GRACE {
+            let killed = *ending.killed.get_or_insert_with(Instant::now);
+            // Again and again: a process may join the cgroup late.
+            job.kill();
+            if killed.elapsed() >= GIVE_UP {
+                return self.give_up_job(id, is_reported);
+            }
+        }
+        self.poller.set(Timer::Settle(id), SETTLE_EVERY);
     }
 
-    /// An ending command is done when nothing of its tree is left.
-    pub(crate) fn settle_job(&mut self, id: u64) {
-        let Some(job) = self.jobs.get(&id) else {
-            return;
-        };
-        let Some(ending) = &job.ending else { return };
-        let (is_reported, waited) = (job.reported, ending.since.elapsed());
-        let is_gone = is_reported && !job.cgroup.is_populated();
-        if !is_gone && waited < GIVE_UP {
-            if waited >= GRACE {
-                // Again and again: a process may join the cgroup late.
-                self.kill_job(id);
-            }
-            return self.poller.set(Timer::Settle(id), SETTLE_EVERY);
-        }
-        if !is_gone {
-            log::error!("command {id} is still there after it was killed");
-        }
+    fn give_up_job(&mut self, id: u64, is_reported: bool) {
+        log::error!("command {id} is still there after it was killed");
         self.finish_job(id);
         if !is_reported {
             // Between fork and exec any process of the user can stop it,
@@ -143,9 +142,8 @@ impl ControlPlane {
     }
 
     pub(crate) fn unset_timers(&mut self, id: u64) {
-        let timers: [fn(u64) -> Timer; 6] = [
+        let timers: [fn(u64) -> Timer; 5] = [
             Timer::Timeout,
-            Timer::Kill,
             Timer::Settle,
             Timer::Drain,
             Timer::Respawn,

@@ -45,6 +45,7 @@ pub(crate) struct Job {
 pub(crate) struct Retry {
     pub(crate) spawn: Spawn,
     pub(crate) fds: Vec<OwnedFd>,
+    pub(crate) tries: u32,
 }
 
 #[derive(Debug)]
@@ -86,6 +87,8 @@ pub(crate) enum EndReason {
 pub(crate) struct Ending {
     pub(crate) reason: EndReason,
     pub(crate) since: Instant,
+    /// When it was first sent SIGKILL.
+    pub(crate) killed: Option<Instant>,
 }
 
 impl Job {
@@ -101,6 +104,13 @@ impl Job {
         match &mut self.stdio {
             JobStdio::Captured(captured) => Some(captured),
             _ => None,
+        }
+    }
+
+    /// SIGKILL for its whole tree.
+    pub(crate) fn kill(&self) {
+        if let Err(error) = self.cgroup.kill() {
+            log::warn!("cannot kill command {}: {error}", self.id);
         }
     }
 

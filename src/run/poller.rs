@@ -27,9 +27,7 @@ pub(crate) enum Source {
 pub(crate) enum Timer {
     /// A command has run for as long as it may.
     Timeout(u64),
-    /// A command was asked to end and must now be killed.
-    Kill(u64),
-    /// Look whether a command that is being ended is gone.
+    /// Look whether a command that is being ended is gone, or must be killed.
     Settle(u64),
     /// A command's pipe stays open though it has ended.
     Drain(u64),
@@ -216,8 +214,8 @@ mod tests {
         let mut poller = Poller::new().unwrap();
         poller.set(Timer::Timeout(1), Duration::from_millis(20));
         poller.set(Timer::Timeout(2), Duration::ZERO);
-        poller.set(Timer::Kill(3), Duration::ZERO);
-        poller.unset(Timer::Kill(3));
+        poller.set(Timer::Drain(3), Duration::ZERO);
+        poller.unset(Timer::Drain(3));
         poller.set(Timer::Timeout(1), Duration::from_millis(5));
         std::thread::sleep(Duration::from_millis(30));
         assert_eq!(poller.take_due(), [Timer::Timeout(2), Timer::Timeout(1)]);

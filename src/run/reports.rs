@@ -16,8 +16,10 @@ use crate::run::journal::{End, Record};
 use crate::run::poller::Timer;
 use crate::text;
 
-/// Killed processes need a moment until they no longer count.
-const RESPAWN_AFTER: Duration = Duration::from_millis(300);
+/// Killed processes need a moment until they no longer count; many of them on
+/// a busy machine need seconds.
+const RESPAWN_AFTER: Duration = Duration::from_millis(200);
+const MAX_TRIES: u32 = 25;
 
 impl ControlPlane {
     pub(crate) fn job_started(&mut self, id: u64, mut fds: Vec<OwnedFd>) {
@@ -28,7 +30,7 @@ impl ControlPlane {
         job.retry = None;
         if job.ending.is_some() {
             // What was asked to end had not begun then.
-            return self.kill_job(id);
+            return job.kill();
         }
         let (connection, request) = (job.connection, job.request);
         if !matches!(job.stdio, JobStdio::Terminal) {
@@ -53,10 +55,12 @@ impl ControlPlane {
             return;
         };
         if errno == rustix::io::Errno::AGAIN.raw_os_error()
-            && job.retry.is_some()
             && job.ending.is_none()
-            && !self.lingering.is_empty()
+            && let Some(retry) = &mut job.retry
+            && retry.tries < MAX_TRIES
+            && (retry.tries > 0 || !self.lingering.is_empty())
         {
+            retry.tries += 1;
             return self.make_room_for(id);
         }
         let Some(job) = self.drop_job(id) else { return };
@@ -91,7 +95,9 @@ impl ControlPlane {
             }
         }
         let limit = self.context.spec.resources.pids_limit;
-        if let Some(job) = self.jobs.get_mut(&id) {
+        if let Some(job) = self.jobs.get_mut(&id)
+            && count > 0
+        {
             job.notices.push(format!(
                 "the process limit ({limit}) was reached: {count} background processes of earlier commands were ended"
             ));
@@ -107,10 +113,11 @@ impl ControlPlane {
             // Nothing of it runs, and nothing needs to.
             return self.finish_job(id);
         }
-        let Some(Retry { spawn, fds }) = job.retry.take() else {
+        let Some(Retry { spawn, fds, .. }) = &job.retry else {
             return;
         };
-        let handed_over = packet_fds(&job.cgroup, &fds).and_then(|fds| self.hand_over(spawn, fds));
+        let spawn = spawn.clone();
+        let handed_over = packet_fds(&job.cgroup, fds).and_then(|fds| self.hand_over(spawn, fds));
         if let Err(error) = handed_over {
             log::warn!("cannot start command {id} again: {error}");
             self.job_failed(id, Stage::Message, rustix::io::Errno::IO.raw_os_error());

@@ -109,13 +109,7 @@ pub(crate) fn verify(
     }
     check_namespaces(&proc)?;
     check_interfaces(&proc)?;
-    let base = check_limits(pid, spec)?;
-    let cgroup = cgroup::create_commands(&base, spec.resources.memory).or_else(|error| {
-        fail(
-            "memory cap",
-            format!("that of commands cannot be set: {error}"),
-        )
-    })?;
+    let cgroup = check_limits(pid, spec)?;
     let root = open_root(&proc)?;
     check_masks(&root, spec)?;
     check_devices(&root)?;
@@ -134,9 +128,9 @@ pub(crate) fn verify(
     Ok(Verified {
         pid,
         pidfd,
-        memory_events: Events::open(&base, "memory.events"),
-        pids_events: Events::open(&base, "pids.events"),
-        pids_current: Events::open(&base, "pids.current"),
+        memory_events: Events::open(&cgroup, "memory.events"),
+        pids_events: Events::open(&cgroup, "pids.events"),
+        pids_current: Events::open(&cgroup, "pids.current"),
         cgroup,
         scratch,
         shell,

@@ -85,21 +85,6 @@ pub(crate) fn command_base(of_pid1: &Path) -> io::Result<PathBuf> {
     })
 }
 
-/// Makes the cgroup that holds those of all commands, with a memory cap a bit
-/// below `memory`, that of the container: what commands take too much is then
-/// settled among them, and pid 1 is never the one to be killed for it.
-pub(crate) fn create_commands(base: &Path, memory: u64) -> io::Result<PathBuf> {
-    const HEADROOM: u64 = 16 << 20;
-    let path = base.join("commands");
-    match std::fs::create_dir(&path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let cap = memory - HEADROOM.min(memory / 8);
-    write(&path.join("memory.max"), cap.to_string().as_bytes())?;
-    Ok(path)
-}
-
 /// Forbids swap below a cgroup, where the kernel accounts for it. podman sets
 /// this on the lowest level only.
 pub(crate) fn forbid_swap(cgroup: &Path) -> io::Result<()> {

@@ -43,12 +43,12 @@ fn signals_are_told_apart_from_exit_codes() {
 #[test]
 fn timeout_is_neither_exit_code_nor_signal() {
     let Some(mut client) = client() else { return };
-    let result = client.shell_with(json!({"command": "echo before; sleep 60", "timeout_s": 1}));
+    let result = client.shell_with(json!({"command": "echo before; sleep 60", "timeout_s": 4}));
     assert_eq!(result["ended"], "timed_out", "{result}");
-    assert_eq!(result["after_s"], 1, "{result}");
+    assert_eq!(result["after_s"], 4, "{result}");
     assert_eq!(result["output"], "before\n");
     assert!(result.get("code").is_none() && result.get("signal").is_none());
-    assert!(result["duration_ms"].as_u64().unwrap() >= 1000, "{result}");
+    assert!(result["duration_ms"].as_u64().unwrap() >= 4000, "{result}");
     assert_next_command_works(&mut client);
 }
 
@@ -106,7 +106,7 @@ fn only_the_own_commands_can_be_cancelled() {
 fn command_is_asked_to_end_before_it_is_killed() {
     let Some(mut client) = client() else { return };
     let command = "trap 'echo tidied; exit 0' TERM; echo begun; while :; do :; done";
-    let result = client.shell_with(json!({"command": command, "timeout_s": 2}));
+    let result = client.shell_with(json!({"command": command, "timeout_s": 4}));
     assert_eq!(result["ended"], "timed_out", "{result}");
     assert_eq!(result["output"], "begun\ntidied\n");
 }
@@ -169,7 +169,7 @@ fn assert_tree_is_gone(sandbox: &Sandbox, name: &str, marker: &str) {
     let left: Vec<String> = left.into_iter().map(host::command_line).collect();
     assert!(left.is_empty(), "{name}: {left:?}");
     assert_eq!(sandbox.processes(), Vec::<u32>::new(), "{name}");
-    let cgroups = std::fs::read_dir(sandbox.cgroup().join("commands")).unwrap();
+    let cgroups = std::fs::read_dir(sandbox.cgroup()).unwrap();
     let commands = cgroups.filter(|entry| {
         let name = entry.as_ref().unwrap().file_name();
         name.to_string_lossy().starts_with("command-")
