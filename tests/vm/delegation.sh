@@ -92,8 +92,9 @@ check 'and a command runs in it' test "$shell_says" = works
 # there only while something is in it, and may be on its way out.
 take_away() {
     local level
-    for level in "$manager/user.slice" "$manager"; do
-        as "$user" sh -c "echo '-cpu -pids' >$level/cgroup.subtree_control" || true
+    # From the bottom up: a level cannot take away what one below it passes on.
+    find "$manager" -depth -name cgroup.subtree_control | while read -r level; do
+        as "$user" sh -c "echo '-cpu -pids' >$level" || true
     done
     ! has_all "$manager/cgroup.subtree_control"
 }
