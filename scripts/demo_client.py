@@ -148,7 +148,12 @@ class Demo:
         result = await self.shell(f"cat {file}; ls -A {home}")
         self.say.claim("No such file" in result["output"], "a file in the user's home is not there")
         names = set(result["output"].split("\n")[1:]) - {""}
-        self.say.claim(names <= {os.path.basename(self.workspace)}, "of the home it sees the workspace alone")
+        # The shipped configuration shows these, read-only and with masks, where they exist.
+        shown = {os.path.basename(self.workspace), "dev", ".config"}
+        self.say.claim(names <= shown, "of the home it sees the workspace, and what the configuration lists")
+        result = await self.shell(f"touch {home}/.config/mark; ls {home}/.config/umwelt")
+        told = "Read-only file system" in result["output"] or "No such file" in result["output"]
+        self.say.claim(told and "umwelt.toml" not in result["output"], "which is read-only, umwelt's own files hidden")
         self.host.out(f"rm {file}")
 
     async def network(self):

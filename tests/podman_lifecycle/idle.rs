@@ -1,6 +1,6 @@
 //! A sandbox that nobody uses costs nothing.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::podman_common::{Options, Sandbox, host};
@@ -11,13 +11,13 @@ const WATCHED: Duration = Duration::from_secs(12);
 const LOOKS: usize = 3;
 /// Waiting, and the one look at pid 1.
 const CALLS_A_LOOK: usize = 4;
+/// What a start and a command leave to be done may take its time.
+const TRIES: usize = 3;
 
-fn switches(pid: u32) -> u64 {
-    ["voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"]
-        .map(|name| host::status_field(pid, name).unwrap())
-        .iter()
-        .map(|count| count.parse::<u64>().unwrap())
-        .sum()
+/// How often a process has gone to sleep.
+fn sleeps(pid: u32) -> usize {
+    let count = host::status_field(pid, "voluntary_ctxt_switches").expect("a process");
+    count.parse().expect("a number")
 }
 
 #[test]
@@ -27,23 +27,21 @@ fn idle_sandbox_makes_no_calls_but_the_regular_look() {
     };
     let mut client = sandbox.client();
     client.output("true");
-    let init = sandbox.init_pid();
-    // What the last command and the start leave to be done.
-    std::thread::sleep(Duration::from_secs(2));
-    let (init_before, run_before) = (switches(init), switches(sandbox.pid));
-    std::thread::sleep(WATCHED);
-    assert_eq!(switches(init) - init_before, 0, "wake-ups of pid 1");
-    let wakeups = switches(sandbox.pid) - run_before;
-    assert!(
-        wakeups <= LOOKS as u64 + 1,
-        "{wakeups} wake-ups of umwelt-run"
-    );
+    let pids = [sandbox.init_pid(), sandbox.pid];
+    let mut seen = Vec::new();
+    let is_idle = (0..TRIES).any(|_| {
+        let before = pids.map(sleeps);
+        std::thread::sleep(WATCHED);
+        let after = pids.map(sleeps);
+        seen.push([after[0] - before[0], after[1] - before[1]]);
+        matches!(seen.last(), Some([0, looks]) if *looks <= LOOKS)
+    });
+    assert!(is_idle, "wake-ups of pid 1 and of umwelt-run: {seen:?}");
 
-    let Some(trace) = trace(sandbox.pid) else {
-        return;
-    };
-    let calls = trace.lines().filter(|line| line.contains('(')).count();
-    assert!(calls <= LOOKS * CALLS_A_LOOK, "{calls} calls:\n{trace}");
+    if let Some(trace) = trace(sandbox.pid) {
+        let calls = trace.lines().filter(|line| line.contains('(')).count();
+        assert!(calls <= LOOKS * CALLS_A_LOOK, "{calls} calls:\n{trace}");
+    }
     assert_eq!(client.output("echo there"), "there\n");
 }
 
@@ -51,19 +49,9 @@ fn idle_sandbox_makes_no_calls_but_the_regular_look() {
 /// missing or may not.
 fn trace(pid: u32) -> Option<String> {
     let seconds = WATCHED.as_secs().to_string();
-    let watched = output(
-        Command::new("timeout")
-            .args([
-                "-s",
-                "INT",
-                &seconds,
-                "strace",
-                "-f",
-                "-p",
-                &pid.to_string(),
-            ])
-            .stdin(Stdio::null()),
-    );
+    let pid = pid.to_string();
+    let command = ["-s", "INT", &seconds, "strace", "-f", "-p", &pid];
+    let watched = output(Command::new("timeout").args(command));
     let text = String::from_utf8_lossy(&watched.stderr).into_owned();
     if text.contains("attached") {
         return Some(text);
