@@ -206,7 +206,13 @@ impl ControlPlane {
 
     /// Starts all that waits, once the sandbox is there.
     pub(crate) fn serve_waiting(&mut self) {
-        while self.verified().is_some() && self.git.is_some() {
+        loop {
+            // A dead pid 1 may not have been heard of yet: what comes now
+            // waits for the next one, rather than fail with this one.
+            self.check_alive();
+            if self.verified().is_none() || self.git.is_none() {
+                break;
+            }
             let Some(waiting) = self.waiting.pop() else {
                 break;
             };
@@ -223,6 +229,7 @@ impl ControlPlane {
                 }
                 call => {
                     if let Err(error) = self.start_command(connection, request, call, fds) {
+                        let error = self.explain(error);
                         self.refuse(connection, request, error);
                     }
                 }
@@ -230,6 +237,18 @@ impl ControlPlane {
             self.flush_connection(connection);
         }
         self.flush_channel();
+    }
+
+    /// An error at the start of a command, or why there was no way to start
+    /// it: pid 1 may have died in between.
+    fn explain(&mut self, error: ApiError) -> ApiError {
+        self.check_alive();
+        if self.verified().is_some() {
+            return error;
+        }
+        log::info!("a command could not begin: {}", error.message);
+        let message = "the sandbox ended before the command began; it is created again";
+        ApiError::new(ErrorKind::CannotRun, message).with_hint("send the command again")
     }
 
     fn list(&self) -> ListReply {
