@@ -47,6 +47,10 @@ pub(crate) enum Call {
     /// Runs a program on a new terminal inside the sandbox. The master side
     /// comes back as a descriptor with the `terminal` event.
     Terminal(Terminal),
+    /// Shows one more directory or file of the host inside.
+    Grant(Grant),
+    /// Takes back what was granted for a path.
+    Revoke(Revoke),
     /// Ends the commands of another request of this connection. The answer
     /// says whether it was still running; the cancelled one is answered too.
     Cancel(Cancel),
@@ -104,6 +108,33 @@ pub(crate) struct Terminal {
     pub(crate) cols: u16,
     /// The value of `TERM` inside.
     pub(crate) term: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Grant {
+    /// Absolute, or relative to the workspace. Links in it are followed.
+    pub(crate) path: String,
+    pub(crate) mode: GrantMode,
+    /// Whether it is also written to the workspace file, for later starts.
+    #[serde(default)]
+    pub(crate) persist: bool,
+    /// Says that the path is a single file, which can only be read.
+    #[serde(default)]
+    pub(crate) file: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum GrantMode {
+    Ro,
+    Rw,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Revoke {
+    pub(crate) path: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -220,7 +251,8 @@ pub(crate) struct MountEntry {
     pub(crate) path: String,
     /// `rw`, `ro`, `tmpfs` or `masked`.
     pub(crate) mode: String,
-    /// The layer that asked for it: `workspace`, `base`, `scratch` or `umwelt`.
+    /// The layer that asked for it: `workspace`, `session`, `persisted`,
+    /// `base`, `scratch` or `umwelt`.
     pub(crate) source: String,
     /// Bytes, for a tmpfs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -228,6 +260,39 @@ pub(crate) struct MountEntry {
     /// Why a masked path is hidden.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+}
+
+/// The answer to `grant` and `revoke`.
+#[allow(dead_code)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ChangeReply {
+    /// The path with its links resolved: what was in fact granted or revoked.
+    pub(crate) path: String,
+    /// What the path is from now on: `ro`, `rw`, `tmpfs`, `masked`, or none
+    /// where nothing of the host is shown there.
+    pub(crate) mode: Option<String>,
+    pub(crate) applied: Applied,
+    /// Whether the workspace file was changed as well.
+    pub(crate) persisted: bool,
+    /// Commands and background processes that a recreate has ended.
+    pub(crate) lost: Vec<String>,
+    /// All mounts, as `list` shows them.
+    pub(crate) mounts: Vec<MountEntry>,
+    /// One line each, already safe to show.
+    pub(crate) notices: Vec<String>,
+}
+
+/// How a changed mount set has reached the sandbox.
+#[allow(dead_code)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Applied {
+    /// It was so already.
+    Unchanged,
+    /// In the running container; nothing was ended.
+    Live,
+    /// By a new container.
+    Recreated,
 }
 
 /// How a command ended; the three ways of not ending normally are kept apart.
@@ -315,6 +380,8 @@ pub(crate) enum ErrorKind {
     BadConfig,
     /// As `StartFailed`, for missing cgroup delegation.
     NoDelegation,
+    /// A grant or revoke that the rules do not allow.
+    Refused,
     /// The command could not be started in the running sandbox.
     CannotRun,
     /// Too many clients, requests or bytes; the message names the limit.
