@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use crate::config::mask::{Mask, MaskTarget, check_reason};
+use crate::config::source::Source;
 use crate::config::value::{expand_path, parse_size};
 use crate::config::{ConfigError, file};
 use crate::dirs::Dirs;
@@ -361,43 +362,22 @@ impl Reader<'_> {
         raw: Spanned<T>,
         check: impl FnOnce(T) -> Result<U, String>,
     ) -> Result<U, ConfigError> {
-        let at = raw.span().start;
-        check(raw.into_inner()).map_err(|message| self.error(at, key, message))
+        self.source().check(key, raw, check)
     }
 
     fn syntax_error(&self, error: &toml::de::Error) -> ConfigError {
-        let at = error.span().map_or(0, |span| span.start);
-        let message = error.message().trim().replace('\n', "; ");
-        // serde does not tell the key of a value of the wrong type; it stands
-        // before it on its line.
-        let before = self.text.get(..at).unwrap_or_default();
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        let key = line
-            .split_once('=')
-            .map(|(key, _)| format!("{}: ", key.trim()));
-        ConfigError::Syntax {
-            path: self.path.to_owned(),
-            line: self.line(at),
-            message: format!("{}{message}", key.unwrap_or_default()),
-        }
+        self.source().syntax_error(error)
     }
 
     fn error(&self, at: usize, key: &str, message: String) -> ConfigError {
-        ConfigError::Value {
-            path: self.path.to_owned(),
-            line: self.line(at),
-            key: key.to_owned(),
-            message,
-        }
+        self.source().error(at, key, message)
     }
 
-    fn line(&self, at: usize) -> usize {
-        self.text
-            .bytes()
-            .take(at)
-            .filter(|byte| *byte == b'\n')
-            .count()
-            + 1
+    fn source(&self) -> Source<'_> {
+        Source {
+            path: self.path,
+            text: self.text,
+        }
     }
 }
 
