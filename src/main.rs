@@ -18,6 +18,7 @@ mod policy;
 mod run;
 mod sys;
 mod text;
+mod trust;
 mod workspace;
 
 use std::process::ExitCode;

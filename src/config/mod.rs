@@ -9,7 +9,7 @@ mod workspace_file;
 
 pub(crate) use base::{BaseMount, Config, Resources};
 pub(crate) use mask::{Mask, MaskTarget};
-pub(crate) use workspace_file::{GrantMode, PersistedGrant, WorkspaceFile};
+pub(crate) use workspace_file::{GrantMode, PersistedGrant, WorkspaceFile, edit};
 
 use std::fmt;
 use std::io;

@@ -24,6 +24,7 @@ use lexopt::Arg::{Long, Short, Value};
 use crate::cli;
 use crate::ctl::args::{Asked, Subcommand};
 use crate::error::Error;
+use crate::text::shell_word;
 
 pub(crate) const NAME: &str = "umwelt-ctl";
 /// How control planes know this client, in their journals.
@@ -142,7 +143,7 @@ impl CtlError {
     fn hard_hint(what: &str) -> String {
         format!(
             "end it the hard way with: {NAME} stop --hard {}",
-            quoted(what)
+            shell_word(what)
         )
     }
 
@@ -153,7 +154,7 @@ impl CtlError {
                 leftovers: true,
             } => Some(format!(
                 "its control plane is dead; remove what it left with: {NAME} stop --hard {}",
-                quoted(what)
+                shell_word(what)
             )),
             CtlError::NotRunning { .. } => Some(format!("see what runs with: {NAME} status")),
             CtlError::StillThere { what, .. } => Some(CtlError::hard_hint(what)),
@@ -201,16 +202,6 @@ impl fmt::Display for CtlError {
 
 impl std::error::Error for CtlError {}
 
-/// A word as a shell reads it, for the command in a hint.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,11 +219,5 @@ mod tests {
                 );
             }
         }
-    }
-
-    #[test]
-    fn words_in_hints_survive_the_shell() {
-        assert_eq!(quoted("/home/u/p-1"), "/home/u/p-1");
-        assert_eq!(quoted("/a b/it's"), r"'/a b/it'\''s'");
     }
 }
