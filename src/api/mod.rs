@@ -256,7 +256,6 @@ pub(crate) struct MountEntry {
 }
 
 /// The answer to `grant` and `revoke`.
-#[allow(dead_code)]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ChangeReply {
     /// The path with its links resolved: what was in fact granted or revoked.
@@ -276,7 +275,6 @@ pub(crate) struct ChangeReply {
 }
 
 /// How a changed mount set has reached the sandbox.
-#[allow(dead_code)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Applied {
