@@ -83,7 +83,7 @@ fn run_revoke(args: Args) -> Result<ExitCode, Error> {
 /// For a person, a relative path starts where he is; the control plane would
 /// take it from the workspace.
 fn path_of(args: &Args) -> Result<String, Error> {
-    let given = args.path.as_ref().map(Path::new).unwrap_or(Path::new(""));
+    let given = Path::new(args.path.as_deref().unwrap_or_default());
     let path: PathBuf = std::path::absolute(given)
         .map_err(|error| Error::io(format!("resolve the path {given:?}"), error))?;
     args::text(path.into_os_string())

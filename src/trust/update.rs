@@ -66,24 +66,28 @@ impl WorkspaceTrust {
             let (path, limit) = (self.path(), MAX_FILE);
             return Err(ConfigError::TooLarge { path, limit }.into());
         }
-        let file = WorkspaceFile::parse(&self.path(), &text, &self.home)?;
         let before = record.ok().flatten();
-        let only_widens = meaning::changes(&found.file, &file)
-            .iter()
-            .all(|change| change.widens);
-        let after = Record::new(&self.workspace, Accepted::now(&text));
-        if only_widens {
-            // What is there now asks for less: it may count until it is gone.
-            let old = Record::new(&self.workspace, Accepted::now(&found.text));
-            self.shelf.save(&old.with_next(Accepted::now(&text)))?;
-        } else {
-            self.shelf.save(&after)?;
-        }
+        let after = self.announce(&found, &text)?;
         if let Err(error) = self.write(&found, text) {
             self.restore(before);
             return Err(error);
         }
         self.shelf.save(&after).map(|()| true)
+    }
+
+    /// Records what is about to be written; the record to follow the write.
+    fn announce(&self, found: &Found, text: &str) -> Result<Record, TrustError> {
+        let file = WorkspaceFile::parse(&self.path(), text, &self.home)?;
+        let changes = meaning::changes(&found.file, &file);
+        let after = Record::new(&self.workspace, Accepted::now(text));
+        if changes.iter().all(|change| change.widens) {
+            // What is there now asks for less: it may count until it is gone.
+            let old = Record::new(&self.workspace, Accepted::now(&found.text));
+            self.shelf.save(&old.with_next(Accepted::now(text)))?;
+        } else {
+            self.shelf.save(&after)?;
+        }
+        Ok(after)
     }
 
     fn write(&self, found: &Found, text: String) -> Result<(), TrustError> {
@@ -292,6 +296,16 @@ mod tests {
     }
 
     #[test]
+    fn only_the_newest_content_counts() {
+        let place = Place::new();
+        place.write(TEXT);
+        place.accept();
+        place.trust().add_grant(&grant("/b")).unwrap();
+        place.write(TEXT);
+        assert!(place.is_untrusted("has changed"));
+    }
+
+    #[test]
     fn file_that_is_not_trusted_is_not_written() {
         let place = Place::new();
         place.write(TEXT);
@@ -358,23 +372,19 @@ mod tests {
     #[test]
     fn crash_between_record_and_file_is_safe() {
         let place = Place::new();
+        let trust = place.trust();
+        let wider = format!("{TEXT}{}", TEXT.replace("/a", "/b"));
         place.write(TEXT);
         place.accept();
-        let trust = place.trust();
-        let mut wider = TEXT.replace("/a", "/b");
-        wider.insert_str(0, TEXT);
-        let workspace = place.base.join("w").to_str().unwrap().to_owned();
-        let record = Record::new(&workspace, Accepted::now(TEXT));
-        trust
-            .shelf
-            .save(&record.with_next(Accepted::now(&wider)))
-            .unwrap();
-        assert_eq!(place.counts().0, ["/a"]);
+        trust.announce(&trust.find().unwrap(), &wider).unwrap();
+        assert_eq!(place.counts(), (vec!["/a".to_owned()], None));
         place.write(&wider);
         assert_eq!(place.counts().0, ["/a", "/b"]);
-        let narrower = Record::new(&workspace, Accepted::now(TEXT));
-        trust.shelf.save(&narrower).unwrap();
+        // What is taken back counts no more, even if it is still there.
+        trust.announce(&trust.find().unwrap(), TEXT).unwrap();
         assert!(place.is_untrusted("has changed"));
+        place.write(TEXT);
+        assert_eq!(place.counts(), (vec!["/a".to_owned()], None));
     }
 
     #[test]
@@ -383,9 +393,9 @@ mod tests {
         place.write(TEXT);
         place.accept();
         let trust = place.trust();
-        let changed = trust.change(|text| {
+        let changed = trust.change(|_| {
             place.write("# theirs\n[[grants]]\npath = \"/etc\"\nmode = \"ro\"\n");
-            Ok(Some(format!("{text}# ours\n")))
+            Ok(Some("# ours\n".to_owned()))
         });
         assert!(matches!(changed, Err(TrustError::Changed(_))));
         assert!(place.text().starts_with("# theirs"));
