@@ -18,6 +18,8 @@ mod job;
 mod journal;
 mod layout;
 mod lifecycle;
+#[allow(dead_code)]
+mod live;
 mod lock;
 mod masks;
 mod output;
@@ -96,6 +98,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
             lexopt::Arg::Long("workspace") => options.workspace = Some(parser.value()?.into()),
             lexopt::Arg::Long("detach") => options.detach = true,
             lexopt::Arg::Long("launched") => options.launched = true,
+            lexopt::Arg::Long("mount-helper") => return crate::attach::main(),
             lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return Ok(cli::print(HELP)),
             lexopt::Arg::Short('V') | lexopt::Arg::Long("version") => {
                 return Ok(cli::version("umwelt-run"));
