@@ -20,10 +20,10 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     help: "\
 Usage: umwelt-ctl trust [--diff | --yes | --revoke] [WORKSPACE]
 
-Shows what .umwelt.toml in WORKSPACE would allow beyond what was accepted before,
-and the text that has changed; then asks whether to accept it. Until then, and
-after each edit that is not umwelt's own, nothing in the file counts. Left out,
-WORKSPACE is the current directory.
+Shows what .umwelt.toml in WORKSPACE would allow more or less than what was
+accepted before, and the text that has changed; then asks whether to accept it.
+Until then, and after each edit that is not umwelt's own, nothing in the file
+counts. Left out, WORKSPACE is the current directory.
 
 Options:
       --diff     show it and do not ask; exit with 1 if it is not accepted
