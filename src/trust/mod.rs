@@ -184,17 +184,16 @@ fn judge(found: &Found, record: &Result<Option<Record>, String>) -> TrustState {
 impl WorkspaceSettings {
     /// One line for every result until it is resolved, safe to show.
     pub(crate) fn notice(&self) -> Option<String> {
+        // The command first: a long reason may be cut off.
         let command = command(&self.workspace);
         let line = match &self.state {
             TrustState::Absent | TrustState::Trusted => return None,
             TrustState::Untrusted(why) => format!(
-                "nothing in {FILE} counts: {why}. Only the user can accept it, on the host, with: {command}"
+                "nothing in {FILE} counts until the user accepts it, on the host, with: {command} ({why})"
             ),
-            TrustState::Broken(error) => {
-                format!(
-                    "nothing in {FILE} counts until it is corrected and accepted with: {command} ({error})"
-                )
-            }
+            TrustState::Broken(error) => format!(
+                "nothing in {FILE} counts until it is corrected and the user accepts it, on the host, with: {command} ({error})"
+            ),
         };
         Some(printable(&line))
     }

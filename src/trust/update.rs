@@ -13,8 +13,8 @@ use crate::trust::{
     Comparison, FILE, Found, MAX_FILE, TrustError, TrustState, WorkspaceTrust, judge, meaning,
 };
 
-/// For a file that was not there.
-const NEW_MODE: u32 = 0o644;
+/// For a file that was not there. Others have no use for it.
+const NEW_MODE: u32 = 0o600;
 
 impl WorkspaceTrust {
     /// Writes a grant into the file, or another mode where its path has one.
@@ -263,12 +263,12 @@ mod tests {
         let trust = place.trust();
         assert!(trust.add_grant(&grant("/a")).unwrap());
         let mode = place.file().metadata().unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o644);
+        assert_eq!(mode & 0o777, 0o600);
         std::fs::remove_file(place.file()).unwrap();
         place.write(TEXT);
         place.accept();
-        let private = std::fs::Permissions::from_mode(0o600);
-        std::fs::set_permissions(place.file(), private).unwrap();
+        let shared = std::fs::Permissions::from_mode(0o664);
+        std::fs::set_permissions(place.file(), shared).unwrap();
         assert!(trust.add_grant(&grant("/b")).unwrap());
         assert!(!trust.add_grant(&grant("/b")).unwrap());
         assert_eq!(
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(place.text(), TEXT);
         assert_eq!(place.counts().0, ["/a"]);
         let mode = place.file().metadata().unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(mode & 0o777, 0o664);
         assert_eq!(place.base.join("w").read_dir().unwrap().count(), 1);
     }
 
@@ -293,6 +293,21 @@ mod tests {
         place.trust().remove_grant(Path::new("/a")).unwrap();
         place.write(&with);
         assert!(place.is_untrusted("has changed"));
+    }
+
+    #[test]
+    fn file_that_could_not_be_read_any_more_is_not_written() {
+        let place = Place::new();
+        let text = format!("{TEXT}#{}\n", "x".repeat((256 << 10) - TEXT.len() - 2));
+        place.write(&text);
+        place.accept();
+        let changed = place.trust().add_grant(&grant("/b"));
+        let too_large = ConfigError::TooLarge {
+            path: place.file(),
+            limit: MAX_FILE,
+        };
+        assert_eq!(changed.unwrap_err().to_string(), too_large.to_string());
+        assert_eq!(place.counts(), (vec!["/a".to_owned()], None));
     }
 
     #[test]

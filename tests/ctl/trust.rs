@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::home::{Home, Ran};
+use crate::home::{Home, Ran, finish};
 use crate::terminal::Session;
 
 const TEXT: &str = "# mine\n[[grants]]\npath = \"/srv/a\"\nmode = \"rw\"\n";
@@ -174,6 +174,26 @@ fn revoked_trust_is_gone_also_for_a_directory_that_is_gone() {
     assert_eq!(trust(&home, "--yes").code, Some(0));
     std::fs::remove_dir_all(&home.workspace).unwrap();
     assert_eq!(trust(&home, "--revoke").text(), "revoked\n");
+}
+
+#[test]
+fn many_at_once_leave_one_record_and_nothing_else() {
+    let home = Home::new();
+    write(&home, TEXT);
+    let start = |option: &str| {
+        let mut command = home.ctl(&["trust", option, &home.workspace]);
+        command.spawn().unwrap()
+    };
+    let options = ["--yes", "--revoke"].into_iter().cycle().take(12);
+    let children: Vec<_> = options.map(start).collect();
+    for child in children {
+        let ran = finish(child, 20);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    assert_eq!(trust(&home, "--yes").code, Some(0));
+    assert_eq!(accepted(&home).as_deref(), Some(TEXT));
+    let left = home.path("state/umwelt/trust").read_dir().unwrap();
+    assert_eq!(left.count(), 2, "more than record and lock");
 }
 
 #[test]

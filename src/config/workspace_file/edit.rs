@@ -134,14 +134,6 @@ impl RawGrant {
 }
 
 fn append(text: &str, grant: &PersistedGrant) -> String {
-    let end = line_end(text);
-    let mut out = text.to_owned();
-    if !out.is_empty() && !out.ends_with('\n') {
-        out.push_str(end);
-    }
-    if !out.is_empty() {
-        out.push_str(end);
-    }
     let path = quoted(&grant.path.to_string_lossy());
     let mode = quoted(grant.mode.as_str());
     let mut lines = vec![
@@ -152,8 +144,21 @@ fn append(text: &str, grant: &PersistedGrant) -> String {
     if grant.file {
         lines.push("file = true".to_owned());
     }
+    append_table(text, &lines)
+}
+
+/// With a table at the end, set off by an empty line.
+fn append_table(text: &str, lines: &[String]) -> String {
+    let end = line_end(text);
+    let mut out = text.to_owned();
+    if !out.is_empty() && !out.ends_with('\n') {
+        out.push_str(end);
+    }
+    if !out.is_empty() {
+        out.push_str(end);
+    }
     for line in lines {
-        out.push_str(&line);
+        out.push_str(line);
         out.push_str(end);
     }
     out
