@@ -245,13 +245,23 @@ fn mount_in_use_stays_and_its_user_is_named() {
     let (source, path) = (stage.host_dir("granted"), stage.path("home/x"));
     stage.helper([attach(&path, &source, false)]);
     let request = detach(&path, &source, true);
-    for (hold, let_go) in [
-        (format!("cd {path}"), "cd /"),
-        (format!("exec 7<{path}/file"), "exec 7<&-"),
+    for (hold, let_go, user) in [
+        (format!("cd {path}"), "cd /", "1 (sh ".to_owned()),
+        (
+            format!("exec 7<{path}/file"),
+            "exec 7<&-",
+            "1 (sh ".to_owned(),
+        ),
+        (
+            format!("cp /bin/sleep {path}; {path}/sleep 1000 & read -r _ <{path}/file"),
+            "kill $!; wait",
+            format!("({path}/sleep 1000)"),
+        ),
     ] {
         stage.inside(&hold);
         let [answer] = stage.helper([request.clone()]);
-        assert_not_live(&answer, "in use by: 1 (sh ");
+        assert_not_live(&answer, "in use by: ");
+        assert_not_live(&answer, &user);
         assert!(stage.mount_options(&path).is_some());
         stage.inside(let_go);
     }
