@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, FileType, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-use crate::attach::detach::unmount_id;
+use crate::attach::detach::{unmount_at, unmount_in};
 use crate::attach::namespaces::{self, Container};
 use crate::attach::place::{self, PathInside, Place, Scratch};
 use crate::attach::{Attach, Obstacle, not_live};
@@ -31,7 +31,8 @@ pub(super) fn attach(container: &Container, wanted: &Attach) -> Result<bool, Obs
         Ok(()) => {
             // Open descriptors would keep the mount busy.
             drop(tree);
-            check(container, path, wanted, id).inspect_err(|_| take_away(container, id))
+            check(container, path, wanted, id)
+                .inspect_err(|_| take_away(container, &place, path, id))
         }
         Err(error) => Err(Obstacle::failed(
             format_args!("cannot mount on {path}"),
@@ -130,18 +131,31 @@ fn check_flags(mount: &Entry, wanted: &Attach) -> Result<(), Obstacle> {
     }
 }
 
+/// How often the agent may rename what lies above, just as it is looked up.
+const TRIES: usize = 32;
+
 /// After this the answer is never "done": should it fail, the recreate takes
 /// the mount away.
-fn take_away(container: &Container, id: u64) {
-    let mounts = container.mounts().unwrap_or_default();
-    let Some(mount) = mounts.iter().find(|mount| mount.id == id) else {
-        return;
-    };
+fn take_away(container: &Container, place: &Place, path: PathInside<'_>, id: u64) {
     // Something inside may have entered it by now, and is not waited for.
-    let path = mount.mount_point.to_str().unwrap_or_default();
-    let outcome = PathInside::parse(path)
-        .and_then(|path| unmount_id(container.root(), path, id, UnmountFlags::DETACH));
-    if let Err(obstacle) = outcome {
-        log::warn!("{path:?} cannot be taken away again: {obstacle:?}");
+    let lazily = UnmountFlags::DETACH;
+    if unmount_in(place.parent(), path, id, lazily).is_ok() {
+        return;
     }
+    // The mount point had another name by then.
+    for _ in 0..TRIES {
+        let mounts = container.mounts().unwrap_or_default();
+        let found = mounts.iter().find(|mount| mount.id == id);
+        let Some(shown) = found.and_then(|mount| mount.mount_point.to_str()) else {
+            return;
+        };
+        let path = PathInside::parse(shown);
+        if path
+            .and_then(|path| unmount_at(container.root(), path, id, lazily))
+            .is_ok()
+        {
+            return;
+        }
+    }
+    log::warn!("{path} cannot be taken away again");
 }

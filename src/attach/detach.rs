@@ -21,7 +21,7 @@ pub(super) fn detach(container: &Container, wanted: &Detach) -> Result<(), Obsta
     let mounts = container.mounts()?;
     let mount = topmost(container.root(), path, wanted, &mounts)?;
     path.check_nothing_below(&mounts)?;
-    if unmount_id(container.root(), path, mount.id, UnmountFlags::empty())? == Unmounted::Busy {
+    if unmount_at(container.root(), path, mount.id, UnmountFlags::empty())? == Unmounted::Busy {
         container.step_out()?;
         return not_live(holders::describe(container.pid_namespace(), mount));
     }
@@ -64,9 +64,7 @@ pub(super) enum Unmounted {
 }
 
 /// Unmounts the mount with this number, which must be what is seen at `path`.
-/// A mount point cannot be renamed, so that from its directory on nothing
-/// inside can change what is meant.
-pub(super) fn unmount_id(
+pub(super) fn unmount_at(
     root: &OwnedFd,
     path: PathInside<'_>,
     id: u64,
@@ -75,12 +73,24 @@ pub(super) fn unmount_id(
     let parent = path
         .open_parent(root)
         .map_err(|error| path.not_found(error))?;
-    let seen = place::mount_id_at(&parent, path.name(), AtFlags::SYMLINK_NOFOLLOW)
+    unmount_in(&parent, path, id, flags)
+}
+
+/// The same below a directory that was opened before: whatever happens to the
+/// path of that one. A mount point cannot be renamed, so that its name in there
+/// cannot come to mean something else.
+pub(super) fn unmount_in(
+    parent: &OwnedFd,
+    path: PathInside<'_>,
+    id: u64,
+    flags: UnmountFlags,
+) -> Result<Unmounted, Obstacle> {
+    let seen = place::mount_id_at(parent, path.name(), AtFlags::SYMLINK_NOFOLLOW)
         .map_err(|error| path.not_found(error))?;
     if seen != id {
         return not_live(format!("{path} was changed inside"));
     }
-    rustix::process::fchdir(&parent).map_err(|error| path.not_found(error))?;
+    rustix::process::fchdir(parent).map_err(|error| path.not_found(error))?;
     match rustix::mount::unmount(path.name(), flags | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(Unmounted::Done),
         Err(Errno::BUSY) => Ok(Unmounted::Busy),

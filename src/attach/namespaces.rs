@@ -100,7 +100,7 @@ pub(super) fn mounts_of_host() -> Result<Vec<Entry>, Obstacle> {
 }
 
 fn mounts_of(proc: &OwnedFd) -> Result<Vec<Entry>, Obstacle> {
-    let mut table = Vec::new();
+    let mut table = Vec::with_capacity(16 << 10);
     File::from(open_in(proc, "mountinfo", OFlags::RDONLY)?)
         .read_to_end(&mut table)
         .and_then(|_| mountinfo::parse_table(&table))

@@ -148,6 +148,7 @@ impl Scratch {
 /// A mount point, and what had to be made for it.
 pub(super) struct Place {
     pub(super) file: OwnedFd,
+    parent: OwnedFd,
     made: Vec<(OwnedFd, String, AtFlags)>,
 }
 
@@ -160,9 +161,10 @@ impl Place {
         is_file: bool,
         scratch: &Scratch,
     ) -> Result<Place, Obstacle> {
-        let file = walk(root, ".").map_err(|error| path.not_found(error))?;
+        let open_root = || walk(root, ".").map_err(|error| path.not_found(error));
         let mut place = Place {
-            file,
+            file: open_root()?,
+            parent: open_root()?,
             made: Vec::new(),
         };
         let mut names = path.as_str().split('/').skip(1).peekable();
@@ -196,7 +198,8 @@ impl Place {
             }
             found => found,
         };
-        self.file = found.map_err(|error| path.not_found(error))?;
+        let found = found.map_err(|error| path.not_found(error))?;
+        self.parent = std::mem::replace(&mut self.file, found);
         let kind = rustix::fs::fstat(&self.file).map(|stat| FileType::from_raw_mode(stat.st_mode));
         match kind {
             Ok(FileType::RegularFile) if is_file => Ok(()),
@@ -219,6 +222,11 @@ impl Place {
         };
         self.made.push((parent, name.to_owned(), flags));
         Ok(())
+    }
+
+    /// The directory that holds the mount point.
+    pub(super) fn parent(&self) -> &OwnedFd {
+        &self.parent
     }
 
     pub(super) fn is_made(&self) -> bool {

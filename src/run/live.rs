@@ -56,3 +56,81 @@ pub(crate) fn parse(finished: &Finished, count: usize) -> Vec<Answer> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::Detach;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    fn detach(path: String) -> Operation {
+        Operation::Detach(Detach {
+            path,
+            device: 1,
+            inode: 2,
+            made_mount_point: true,
+        })
+    }
+
+    fn own_pidfd() -> OwnedFd {
+        let own = rustix::process::getpid();
+        rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty()).unwrap()
+    }
+
+    fn finished(code: i32, stdout: &str) -> Finished {
+        Finished {
+            status: ExitStatus::from_raw(code << 8),
+            stdout: stdout.to_owned(),
+            stderr: "umwelt-run: cannot answer\n".to_owned(),
+        }
+    }
+
+    #[test]
+    fn helper_is_the_same_program_with_an_empty_environment() {
+        let operations = vec![detach("/x".to_owned())];
+        let command = command(Path::new("/lib/umwelt"), &own_pidfd(), operations).unwrap();
+        assert_eq!(command.get_program(), "/lib/umwelt");
+        assert!(command.get_args().eq(["--mount-helper"]));
+        assert_eq!(command.get_envs().count(), 0);
+    }
+
+    #[test]
+    fn request_that_is_too_long_is_an_error() {
+        let operations = vec![detach("x".repeat(4096)); 20];
+        assert!(command(Path::new("/lib/umwelt"), &own_pidfd(), operations).is_err());
+    }
+
+    #[test]
+    fn answers_are_taken_in_order() {
+        let text = r#"{"answers":[{"done":{"made_mount_point":true}},{"changed":{"reason":"x"}}]}"#;
+        let changed = Answer::Changed {
+            reason: "x".to_owned(),
+        };
+        let done = Answer::Done {
+            made_mount_point: true,
+        };
+        assert_eq!(parse(&finished(0, text), 2), [done, changed]);
+    }
+
+    #[test]
+    fn helper_that_failed_leaves_all_to_a_recreate() {
+        let text = r#"{"answers":[{"done":{"made_mount_point":true}}]}"#;
+        for finished in [
+            finished(0, ""),
+            finished(0, "{}"),
+            finished(1, text),
+            // One answer for two operations.
+            finished(0, text),
+        ] {
+            let answers = parse(&finished, 2);
+            assert_eq!(answers.len(), 2);
+            for answer in answers {
+                let Answer::NotLive { reason } = answer else {
+                    panic!("{answer:?}");
+                };
+                assert!(reason.contains("cannot answer"), "{reason}");
+            }
+        }
+    }
+}

@@ -49,7 +49,12 @@ impl Stage {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         give(dir.path());
-        fs::copy(env!("CARGO_BIN_EXE_umwelt"), dir.path().join("umwelt")).unwrap();
+        // Not by this process: while it has a program open for writing, a child
+        // that another thread starts has so too, and it cannot be run.
+        let copied = Command::new("cp")
+            .args([env!("CARGO_BIN_EXE_umwelt").as_ref(), dir.path()])
+            .status();
+        assert!(copied.unwrap().success());
         for name in ["home", "plain", "base/project"] {
             fs::create_dir_all(dir.path().join(name)).unwrap();
         }
