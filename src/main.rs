@@ -19,8 +19,6 @@ mod policy;
 mod run;
 mod sys;
 mod text;
-// Until the control plane uses all of it.
-#[allow(dead_code)]
 mod trust;
 mod workspace;
 

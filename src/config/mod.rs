@@ -5,8 +5,6 @@ mod file;
 pub(crate) mod mask;
 mod source;
 mod value;
-// Until the control plane uses all of it.
-#[allow(dead_code)]
 mod workspace_file;
 
 pub(crate) use base::{BaseMount, Config, Resources};

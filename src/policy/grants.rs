@@ -74,6 +74,15 @@ impl GrantSet {
         removed
     }
 
+    /// What is granted for the path lasts no longer than the session.
+    pub(crate) fn limit_to_session(&mut self, path: &str) {
+        for grant in &mut self.grants {
+            if grant.path == path {
+                grant.lasts = Lasts::Session;
+            }
+        }
+    }
+
     /// Takes out the grants for which `is_kept` does not hold.
     pub(crate) fn retain(&mut self, is_kept: impl FnMut(&Grant) -> bool) {
         self.grants.retain(is_kept);

@@ -2,12 +2,15 @@
 //! brought into the running container, or into a new one in its place.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::api::{ApiError, Applied, ChangeReply, ErrorKind, Grant as Asked};
+use crate::api::{ApiError, Applied, ChangeReply, ErrorKind, Grant as Asked, GrantMode};
+use crate::config::PersistedGrant;
 use crate::error::Error;
-use crate::policy::grants::{self, Grant, GrantSet, Lasts, Step};
-use crate::policy::mounts::{MountKind, MountSet, Origin};
+use crate::policy::grants::{self, Grant, GrantKind, GrantSet, Lasts, Step};
+use crate::policy::mounts::{Access, MountKind, MountSet, Origin};
+use crate::run::attaching::LiveSteps;
 use crate::run::control_plane::ControlPlane;
 use crate::run::grants::{GrantError, check_unchanged};
 use crate::run::lifecycle::AfterRemoval;
@@ -15,6 +18,7 @@ use crate::run::mount_entry;
 use crate::run::poller::Timer;
 use crate::sys::process;
 use crate::text;
+use crate::trust::FILE;
 
 /// How long more changes are waited for: clients send several at once, and a
 /// new container for each would end the commands as often.
@@ -41,6 +45,8 @@ pub(crate) enum ChangeKind {
 pub(crate) struct Changes {
     queue: VecDeque<Change>,
     under_way: Option<UnderWay>,
+    /// Of what is under way, where the running container is changed.
+    live: Option<LiveSteps>,
     /// Paths at which a mount was attached since the create, and whether its
     /// mount point was made for it.
     attached: BTreeMap<String, bool>,
@@ -48,7 +54,7 @@ pub(crate) struct Changes {
 
 /// A batch of changes on its way into the sandbox.
 #[derive(Debug)]
-struct UnderWay {
+pub(crate) struct UnderWay {
     batch: Vec<Judged>,
     /// What holds again if it fails.
     previous: GrantSet,
@@ -71,7 +77,7 @@ struct Judged {
 
 #[derive(Debug)]
 enum Persist {
-    Add,
+    Add(PersistedGrant),
     Remove,
 }
 
@@ -92,6 +98,33 @@ impl Changes {
         self.queue.len() < before
     }
 
+    pub(crate) fn begin(&mut self, under_way: UnderWay, live: Option<LiveSteps>) {
+        self.under_way = Some(under_way);
+        self.live = live;
+    }
+
+    pub(crate) fn take_live(&mut self) -> Option<(UnderWay, LiveSteps)> {
+        let live = self.live.take()?;
+        Some((self.under_way.take()?, live))
+    }
+
+    pub(crate) fn attached(&mut self, path: &str, made_mount_point: bool) {
+        self.attached.insert(path.to_owned(), made_mount_point);
+    }
+
+    pub(crate) fn detached(&mut self, path: &str) {
+        self.attached.remove(path);
+    }
+
+    pub(crate) fn made_mount_point(&self, path: &str) -> bool {
+        self.attached.get(path).copied().unwrap_or_default()
+    }
+
+    /// A new container has only what it was created with.
+    pub(crate) fn forget_attached(&mut self) {
+        self.attached.clear();
+    }
+
     pub(crate) fn remove_client(&mut self, connection: u64) {
         self.queue.retain(|change| change.connection != connection);
     }
@@ -102,6 +135,7 @@ impl Changes {
         let mut waiting: Vec<_> = queued
             .map(|change| (change.connection, change.request))
             .collect();
+        self.live = None;
         if let Some(under_way) = self.under_way.take() {
             waiting.extend(
                 under_way
@@ -151,11 +185,17 @@ impl ControlPlane {
     }
 
     fn judge_grant(
-        &self,
+        &mut self,
         change: &Change,
         asked: &Asked,
         wanted: &mut GrantSet,
     ) -> Result<Judged, ApiError> {
+        if asked.persist
+            && let Some(notice) = self.workspace_file.notice()
+        {
+            let message = format!("nothing can be persisted: {notice}");
+            return Err(ApiError::new(ErrorKind::Refused, message));
+        }
         let grant = self
             .context
             .judge(asked, wanted)
@@ -165,7 +205,7 @@ impl ControlPlane {
             request: change.request,
             path: grant.path.clone(),
             granted: None,
-            persist: asked.persist.then_some(Persist::Add),
+            persist: asked.persist.then(|| Persist::Add(persisted(&grant))),
             notices: Vec::new(),
         };
         match self.visible_through(&grant) {
@@ -248,10 +288,11 @@ impl ControlPlane {
             .context
             .plan(&self.grants)
             .and_then(|old| Ok((old, self.context.plan(&wanted)?)));
-        let steps = match planned {
-            Ok((old, new)) => self.live_steps(&old.mounts, &new.mounts),
+        let (old, new) = match planned {
+            Ok(planned) => planned,
             Err(error) => return self.refuse_batch(batch, &ApiError::from(&error)),
         };
+        let steps = self.live_steps(&old.mounts, &new.mounts);
         let previous = std::mem::replace(&mut self.grants, wanted);
         let under_way = UnderWay {
             batch,
@@ -260,7 +301,8 @@ impl ControlPlane {
         };
         match steps {
             Some(steps) if steps.is_empty() => self.applied(under_way, Applied::Unchanged),
-            _ => self.recreate(under_way),
+            Some(steps) => self.start_live(under_way, steps, new),
+            None => self.recreate(under_way),
         }
     }
 
@@ -277,11 +319,10 @@ impl ControlPlane {
     }
 
     /// A new container in the place of the running one.
-    fn recreate(&mut self, mut under_way: UnderWay) {
+    pub(crate) fn recreate(&mut self, mut under_way: UnderWay) {
         under_way.lost = self.what_runs();
         self.lose_jobs("the sandbox was created anew, since its mounts were changed");
-        self.changes.attached.clear();
-        self.changes.under_way = Some(under_way);
+        self.changes.begin(under_way, None);
         self.remove_then(AfterRemoval::CreateAfter(Duration::ZERO));
     }
 
@@ -311,7 +352,6 @@ impl ControlPlane {
             return false;
         };
         log::error!("the mounts could not be changed: {error}");
-        self.grants = under_way.previous;
         let lost = match under_way.lost.as_slice() {
             [] => String::new(),
             lost => format!("; what ran is lost: {}", lost.join(", ")),
@@ -321,8 +361,13 @@ impl ControlPlane {
         );
         let mut reply = ApiError::new(ErrorKind::CannotRun, message);
         reply.hint = error.hint();
-        self.refuse_batch(under_way.batch, &reply);
+        self.take_back(under_way, &reply);
         true
+    }
+
+    pub(crate) fn take_back(&mut self, under_way: UnderWay, error: &ApiError) {
+        self.grants = under_way.previous;
+        self.refuse_batch(under_way.batch, error);
     }
 
     fn refuse_batch(&mut self, batch: Vec<Judged>, error: &ApiError) {
@@ -331,7 +376,7 @@ impl ControlPlane {
         }
     }
 
-    fn applied(&mut self, under_way: UnderWay, applied: Applied) {
+    pub(crate) fn applied(&mut self, under_way: UnderWay, applied: Applied) {
         for mut one in under_way.batch {
             if let Some(grant) = &one.granted
                 && self.grants.of(&grant.path).is_none()
@@ -341,6 +386,8 @@ impl ControlPlane {
                 continue;
             }
             let persisted = self.persist(&mut one);
+            let mut notices = std::mem::take(&mut one.notices);
+            notices.extend(self.standing_notices());
             let reply = ChangeReply {
                 mode: self.mode_of(&one.path),
                 path: text::printable(&one.path),
@@ -348,21 +395,57 @@ impl ControlPlane {
                 persisted,
                 lost: under_way.lost.clone(),
                 mounts: self.context.list.mounts.clone(),
-                notices: one.notices,
+                notices,
             };
             self.reply(one.connection, one.request, &reply);
             self.flush_connection(one.connection);
         }
     }
 
-    /// Whether the workspace file was changed as asked.
+    /// Whether the workspace file says as asked from now on. A grant that could
+    /// not be written there lasts as long as this control plane.
     fn persist(&mut self, judged: &mut Judged) -> bool {
-        judged.persist.is_some()
+        let path = Path::new(&judged.path);
+        let written = match &judged.persist {
+            None => return false,
+            Some(Persist::Remove) => self.workspace_file.remove(path),
+            Some(Persist::Add(persisted)) => self.workspace_file.add(persisted),
+        };
+        let Err(error) = written else {
+            return true;
+        };
+        let hint = error.hint().map(|hint| format!("; {hint}"));
+        let notice = format!(
+            "{FILE} still says what it said before: {error}{}",
+            hint.unwrap_or_default()
+        );
+        judged.notices.push(text::printable(&notice));
+        self.grants.limit_to_session(&judged.path);
+        false
     }
 
     fn mode_of(&self, path: &str) -> Option<String> {
         let mount = self.context.spec.mounts.covering(path)?;
         Some(mount_entry(mount).mode)
+    }
+
+    /// What every result says until it is resolved, and what is said once.
+    pub(crate) fn standing_notices(&mut self) -> Vec<String> {
+        let mut notices = std::mem::take(&mut self.pending_notices);
+        notices.extend(self.workspace_file.notice().map(str::to_owned));
+        notices
+    }
+
+    /// The grants of the workspace file that the rules allow.
+    pub(crate) fn take_persisted(&mut self) {
+        let mut refused = Vec::new();
+        for asked in self.workspace_file.grants() {
+            match self.context.judge_persisted(asked) {
+                Ok(grant) => self.grants.insert(grant),
+                Err(error) => refused.push(format!("a grant of {FILE} does not hold: {error}")),
+            }
+        }
+        self.tell(refused);
     }
 
     /// Grants whose path is no longer what was granted do not come into the
@@ -372,14 +455,31 @@ impl ControlPlane {
         self.grants.retain(|grant| match check_unchanged(grant) {
             Ok(()) => true,
             Err(error) => {
-                dropped.push(text::printable(&format!("a grant was dropped: {error}")));
+                dropped.push(format!("a grant was dropped: {error}"));
                 false
             }
         });
-        for notice in dropped {
+        self.tell(dropped);
+    }
+
+    /// In the next result, and in `list` from now on.
+    fn tell(&mut self, lines: Vec<String>) {
+        for line in lines {
+            let notice = text::printable(&line);
             log::warn!("{notice}");
             self.context.list.notices.push(notice.clone());
             self.pending_notices.push(notice);
         }
+    }
+}
+
+fn persisted(grant: &Grant) -> PersistedGrant {
+    PersistedGrant {
+        path: PathBuf::from(&grant.path),
+        mode: match grant.kind.access() {
+            Access::ReadOnly => GrantMode::Ro,
+            Access::ReadWrite => GrantMode::Rw,
+        },
+        file: grant.kind == GrantKind::File,
     }
 }

@@ -35,9 +35,12 @@ use crate::run::lifecycle::Phase;
 use crate::run::poller::{Poller, Source, Timer};
 use crate::run::prepared::Prepared;
 use crate::run::saved::SavedOutputs;
+use crate::run::standing::StandingFile;
 use crate::run::task::Task;
+
 use crate::run::waiting::WaitingQueue;
 use crate::run::watchdog::Backoff;
+use crate::trust::WorkspaceTrust;
 use crate::workspace::{Names, Workspace};
 
 /// The regular look at what events should have told.
@@ -108,6 +111,7 @@ pub(crate) struct ControlPlane {
     /// What is granted on top of the base mounts.
     pub(crate) grants: GrantSet,
     pub(crate) changes: Changes,
+    pub(crate) workspace_file: StandingFile,
     /// For the next result: what happened that nobody asked for.
     pub(crate) pending_notices: Vec<String>,
     /// Who asked for the shutdown: connection and request.
@@ -149,7 +153,6 @@ impl ControlPlane {
         }
         Ok(ControlPlane {
             journal: Journal::new(context.names.journal.clone()),
-            context,
             poller,
             listener: Some(listener),
             signals,
@@ -166,6 +169,10 @@ impl ControlPlane {
             container: 0,
             waiting: WaitingQueue::default(),
             grants: GrantSet::default(),
+            workspace_file: StandingFile::load(WorkspaceTrust::new(
+                &context.workspace,
+                &context.dirs,
+            )),
             changes: Changes::default(),
             pending_notices: Vec::new(),
             shutdown_asked: Vec::new(),
@@ -182,11 +189,13 @@ impl ControlPlane {
             since: Instant::now(),
             was_held: false,
             buffer: Vec::new(),
+            context,
         })
     }
 
     /// Runs until the sandbox is gone again.
     pub(crate) fn run(mut self) -> Result<(), Error> {
+        self.take_persisted();
         self.start();
         let mut events = Events::with_capacity(256);
         loop {

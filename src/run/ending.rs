@@ -167,7 +167,7 @@ impl ControlPlane {
         duration_ms: u64,
         mut notices: Vec<String>,
     ) -> ShellReply {
-        notices.append(&mut self.pending_notices);
+        notices.extend(self.standing_notices());
         if let Some(error) = &summary.file_error {
             notices.push(format!("the whole output could not be saved: {error}"));
         }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 
 use crate::api::{ApiError, ErrorKind, Grant as Asked, GrantMode};
-use crate::config::{Mask, MaskTarget};
+use crate::config::{Mask, MaskTarget, PersistedGrant};
 use crate::places;
 use crate::policy::grants::{Grant, GrantKind, GrantSet, Lasts};
 use crate::policy::masks::MaskFacts;
@@ -164,22 +164,19 @@ impl Context {
 
     /// Judges a grant of the workspace file. Its path was a real one when it
     /// was written there: a link on the way means that it was changed since.
-    pub(crate) fn judge_persisted(
-        &self,
-        path: &Path,
-        mode: GrantMode,
-        file: bool,
-    ) -> Result<Grant, GrantError> {
-        let real = path
-            .canonicalize()
-            .map_err(|error| GrantError::Gone(path.to_owned(), error))?;
+    pub(crate) fn judge_persisted(&self, asked: &PersistedGrant) -> Result<Grant, GrantError> {
+        let path = asked.path.clone();
+        let real = match path.canonicalize() {
+            Ok(real) => real,
+            Err(error) => return Err(GrantError::Gone(path, error)),
+        };
         if real != path {
             return Err(GrantError::NotReal {
-                path: path.to_owned(),
+                path,
                 leads_to: real,
             });
         }
-        let wanted = kind_of(mode, file, &real)?;
+        let wanted = kind_of(asked.mode, asked.file, &real)?;
         self.judge_real(real, wanted, Lasts::Persisted)
     }
 

@@ -276,8 +276,11 @@ impl ControlPlane {
         ApiError::new(ErrorKind::CannotRun, message).with_hint("send the command again")
     }
 
-    fn list(&self) -> ListReply {
-        self.context.list.clone()
+    fn list(&mut self) -> ListReply {
+        let mut list = self.context.list.clone();
+        list.notices
+            .extend(self.workspace_file.notice().map(str::to_owned));
+        list
     }
 
     pub(crate) fn reply(&mut self, connection: u64, id: u64, reply: &impl serde::Serialize) {

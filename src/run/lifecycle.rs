@@ -84,6 +84,8 @@ pub(crate) enum TaskKind {
     FindLeftovers,
     Remove,
     GitIdentity,
+    /// Change the mounts of the running container.
+    Live,
 }
 
 impl ControlPlane {
@@ -153,6 +155,7 @@ impl ControlPlane {
     }
 
     fn plan_mounts(&mut self) -> Result<(), Error> {
+        self.changes.forget_attached();
         self.drop_changed_grants();
         let plan = self.context.plan(&self.grants)?;
         self.context.spec.sources = plan.sources;
@@ -182,7 +185,7 @@ impl ControlPlane {
         PathBuf::from(&self.context.spec.cidfile)
     }
 
-    fn add_task(&mut self, task: Task, kind: TaskKind, limit: Duration) {
+    pub(crate) fn add_task(&mut self, task: Task, kind: TaskKind, limit: Duration) {
         let id = self.new_id();
         if let Err(error) = self.poller.add(Source::Task(id), task.pidfd()) {
             // Without events its end is seen when its time limit is up.
@@ -225,6 +228,7 @@ impl ControlPlane {
             TaskKind::Create(number) => self.created(number, finished),
             TaskKind::FindLeftovers => self.leftovers_found(finished),
             TaskKind::Remove => self.removed(finished),
+            TaskKind::Live => self.live_done(finished.as_ref()),
             TaskKind::GitIdentity => {
                 let output = finished
                     .filter(|finished| finished.status.success())

@@ -7,12 +7,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::attach::{Answer, MAX_REQUEST, Operation, Reply, Request};
 use crate::run::task::Finished;
 use crate::sys::{fdpass, inherit};
+
+/// It takes some hundredths of a second.
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
 /// The helper for `operations` in the container whose pid 1 `pidfd` means; a
 /// [`crate::run::task::Task`] for the loop. An error means that nothing was

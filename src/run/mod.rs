@@ -3,6 +3,7 @@
 //! preflight -> create -> verify -> serve -> remove; `prepare` and
 //! `ControlPlane::run` tell the story.
 
+mod attaching;
 mod capture;
 mod change;
 mod channel;
@@ -29,6 +30,7 @@ mod prepared;
 mod reports;
 mod saved;
 mod socket;
+mod standing;
 mod task;
 pub(crate) mod verify;
 mod waiting;

@@ -149,6 +149,11 @@ impl WorkspaceTrust {
         Path::new(&self.workspace).join(FILE)
     }
 
+    /// Where what was accepted is recorded.
+    pub(crate) fn record_path(&self) -> PathBuf {
+        self.shelf.path()
+    }
+
     fn find(&self) -> Result<Found, ConfigError> {
         let path = self.path();
         let contents = self.directory()?.read(FILE, MAX_FILE)?;

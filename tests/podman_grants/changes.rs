@@ -171,12 +171,7 @@ fn what_was_not_granted_cannot_be_revoked() {
     if !host::qualifies() {
         return;
     }
-    let place = crate::place(|path| {
-        format!(
-            "[[mounts]]\ntype = \"bind\"\npath = {:?}\n",
-            path.join("base")
-        )
-    });
+    let place = crate::place_with_base();
     write(&place.path().join("base/x/file"), "x");
     let (sandbox, mut client, dir) = start(place);
     let mut revoke = |path: PathBuf| refusal(client.call("revoke", json!({"path": path})));
@@ -195,12 +190,7 @@ fn grant_of_what_is_shown_already_changes_nothing() {
     if !host::qualifies() {
         return;
     }
-    let place = crate::place(|path| {
-        format!(
-            "[[mounts]]\ntype = \"bind\"\npath = {:?}\n",
-            path.join("base")
-        )
-    });
+    let place = crate::place_with_base();
     write(&place.path().join("base/x/file"), "x");
     let (sandbox, mut client, dir) = start(place);
     let first = sandbox.init_pid();

@@ -13,6 +13,8 @@
 mod podman_common;
 
 mod changes;
+mod live;
+mod persisted;
 mod rules;
 
 use std::path::{Path, PathBuf};
@@ -26,10 +28,19 @@ fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-/// A place whose base config says more.
-fn place(more: impl Fn(&Path) -> String) -> Place {
+/// A place whose base config begins with `first`.
+fn place(first: impl Fn(&Path) -> String) -> Place {
     let place = Place::new(Options::default());
-    let config = format!("{}{CONFIG}", more(place.path()));
+    let config = format!("{}{CONFIG}", first(place.path()));
+    write(&place.path().join("config/umwelt/umwelt.toml"), &config);
+    place
+}
+
+/// A place where `base` is shown to every sandbox.
+fn place_with_base() -> Place {
+    let place = Place::new(Options::default());
+    let base = place.path().join("base");
+    let config = format!("{CONFIG}[[mounts]]\ntype = \"bind\"\npath = {base:?}\n");
     write(&place.path().join("config/umwelt/umwelt.toml"), &config);
     place
 }
