@@ -1,8 +1,15 @@
 //! Configuration text -> types that mean something.
 
 mod base;
+#[allow(dead_code)]
+pub(crate) mod egress;
+// The three are used from the egress tool on.
+#[allow(dead_code)]
+pub(crate) mod expect;
 mod file;
 pub(crate) mod mask;
+#[allow(dead_code)]
+pub(crate) mod rule;
 mod value;
 
 pub(crate) use base::{BaseMount, Config, Resources};
