@@ -5,6 +5,8 @@ mod base;
 pub(crate) mod egress;
 // The three are used from the egress tool on.
 #[allow(dead_code)]
+pub(crate) mod egress_edit;
+#[allow(dead_code)]
 pub(crate) mod expect;
 mod file;
 pub(crate) mod mask;

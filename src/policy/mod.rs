@@ -4,6 +4,8 @@
 #[allow(dead_code)]
 pub(crate) mod egress;
 #[allow(dead_code)]
+pub(crate) mod egress_change;
+#[allow(dead_code)]
 pub(crate) mod egress_rules;
 pub(crate) mod masks;
 pub(crate) mod mounts;
