@@ -15,6 +15,7 @@ pub(crate) mod rule;
 mod value;
 
 pub(crate) use base::{BaseMount, Config, Resources};
+pub(crate) use file::load as load_file;
 pub(crate) use mask::{Mask, MaskTarget};
 
 use std::fmt;
