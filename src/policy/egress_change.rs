@@ -244,7 +244,7 @@ pub(crate) fn remove(
     let tcp = policy.tcp.iter().find(|rule| old.is_meant_tcp(rule));
     let origin = https
         .map(|rule| &rule.origin)
-        .or(tcp.map(|rule| &rule.origin));
+        .or_else(|| tcp.map(|rule| &rule.origin));
     Err(match origin {
         Some(origin) => ChangeError::NotOfWorkspace(origin.clone()),
         None => ChangeError::NotThere(format!("for \"{}\" port {}", old.host, old.port)),

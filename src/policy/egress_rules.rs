@@ -2,6 +2,7 @@
 //! policy, and single rules added to it and taken away. Pure.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use sha2::{Digest, Sha256};
 
@@ -17,12 +18,13 @@ pub(crate) const MAX_RULES: usize = 20_000;
 pub(crate) const MAX_PATHS: usize = 1_000;
 
 /// Why two layers do not make one policy.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MergeError {
     /// The base config and the workspace name different addresses.
     HostConflict {
-        base: HostEntry,
-        workspace: HostEntry,
+        name: String,
+        base: IpAddr,
+        workspace: IpAddr,
     },
     TooMany(usize),
 }
@@ -42,10 +44,13 @@ impl MergeError {
 impl fmt::Display for MergeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MergeError::HostConflict { base, workspace } => write!(
+            MergeError::HostConflict {
+                name,
+                base,
+                workspace,
+            } => write!(
                 f,
-                "the workspace file gives {:?} the address \"{}\", the base config \"{}\"",
-                workspace.name, workspace.address, base.address
+                "the workspace file gives {name:?} the address \"{workspace}\", the base config \"{base}\""
             ),
             MergeError::TooMany(count) => write!(
                 f,
@@ -150,8 +155,9 @@ fn merge_hosts(base: &[HostEntry], workspace: &[HostEntry]) -> Result<Vec<HostEn
         }
         if let Some(other) = of_base.first() {
             return Err(MergeError::HostConflict {
-                base: (*other).clone(),
-                workspace: entry.clone(),
+                name: entry.name.clone(),
+                base: other.address,
+                workspace: entry.address,
             });
         }
         entries.push(entry.clone());

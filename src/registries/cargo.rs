@@ -5,7 +5,7 @@
 //! keeps in that cache too.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
@@ -17,6 +17,9 @@ use crate::registries::host::Host;
 /// The hash in the name of the cache of the built-in index: since cargo 1.85,
 /// and before. It is computed from the URL of the index.
 const BUILT_IN: [&str; 2] = ["1949cf8c6b5b557f", "6f17d22bba15001f"];
+
+/// Directories of the index cache, by host and hash.
+type Caches = BTreeMap<(String, String), PathBuf>;
 
 /// The source that is used where nothing else is asked for.
 const DEFAULT: &str = "crates-io";
@@ -59,8 +62,8 @@ pub(super) fn resolve(host: &Host, found: &mut Found) {
 }
 
 /// The configuration files that hold for all projects, each with its name.
-fn load(host: &Host, home: &PathBuf, found: &mut Found) -> Vec<(Table, String)> {
-    let mut dirs = vec![home.clone(), host.home.join(".cargo")];
+fn load(host: &Host, home: &Path, found: &mut Found) -> Vec<(Table, String)> {
+    let mut dirs = vec![home.to_owned(), host.home.join(".cargo")];
     dirs.dedup();
     let mut config = Vec::new();
     for dir in dirs {
@@ -146,8 +149,7 @@ fn replacement(config: &[(Table, String)]) -> Replacement {
     }
 }
 
-/// Directories of the index cache, by host and hash.
-fn caches(host: &Host, home: &std::path::Path) -> BTreeMap<(String, String), PathBuf> {
+fn caches(host: &Host, home: &Path) -> Caches {
     let paths = host.list(&home.join("registry/index")).into_iter();
     let named = paths.filter_map(|path| {
         let (host, hash) = path.file_name()?.to_str()?.rsplit_once('-')?;
@@ -156,7 +158,7 @@ fn caches(host: &Host, home: &std::path::Path) -> BTreeMap<(String, String), Pat
     named.collect()
 }
 
-fn add_built_in(host: &Host, caches: &BTreeMap<(String, String), PathBuf>, found: &mut Found) {
+fn add_built_in(host: &Host, caches: &Caches, found: &mut Found) {
     let mut is_known = false;
     for ((name, hash), path) in caches {
         if BUILT_IN.contains(&hash.as_str()) {
@@ -169,13 +171,7 @@ fn add_built_in(host: &Host, caches: &BTreeMap<(String, String), PathBuf>, found
     }
 }
 
-fn add_index(
-    host: &Host,
-    caches: &BTreeMap<(String, String), PathBuf>,
-    text: &str,
-    from: &str,
-    found: &mut Found,
-) {
+fn add_index(host: &Host, caches: &Caches, text: &str, from: &str, found: &mut Found) {
     let url = match text.strip_prefix("sparse+") {
         Some(url) => found.add(url, from, Trust::Configured),
         None => add_git_index(text, from, found),
@@ -213,7 +209,7 @@ fn add_git_index(text: &str, from: &str, found: &mut Found) -> Option<Url> {
 }
 
 /// The place of the crates, from the `config.json` of a cached index.
-fn add_downloads(host: &Host, cache: &std::path::Path, trust: Trust, found: &mut Found) -> bool {
+fn add_downloads(host: &Host, cache: &Path, trust: Trust, found: &mut Found) -> bool {
     let path = cache.join("config.json");
     let text = match host.read(&path) {
         Ok(Some(text)) => text,

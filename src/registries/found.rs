@@ -29,6 +29,7 @@ pub(super) struct Found {
     tool: Registry,
     rules: Vec<HttpsRule>,
     warnings: Vec<String>,
+    variables: Vec<(&'static str, String)>,
     /// A file that the tool would read was not read: what the tool says of
     /// itself could come from there.
     is_incomplete: bool,
@@ -40,6 +41,7 @@ impl Found {
             tool,
             rules: Vec::new(),
             warnings: Vec::new(),
+            variables: Vec::new(),
             is_incomplete: false,
         }
     }
@@ -58,6 +60,11 @@ impl Found {
     pub(super) fn not_read(&mut self, message: &str) {
         self.is_incomplete = true;
         self.warn(message);
+    }
+
+    /// A setting for the tool inside, without credentials.
+    pub(super) fn set(&mut self, name: &'static str, value: String) {
+        self.variables.push((name, value));
     }
 
     /// Neither the configuration nor the tool tells.
@@ -145,6 +152,7 @@ impl Found {
         }
         resolved.rules.append(&mut self.rules);
         resolved.warnings.append(&mut self.warnings);
+        resolved.variables.append(&mut self.variables);
     }
 }
 

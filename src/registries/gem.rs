@@ -37,10 +37,8 @@ pub(super) fn resolve(host: &Host, found: &mut Found) {
             ["source", url] if sources.is_none() => {
                 hosts.extend(found.add(url, "gem itself", Trust::BuiltIn));
             }
-            ["index", name, index] => {
-                if hosts.iter().any(|url| url.host.to_string() == *name) {
-                    found.add(&format!("https://{index}"), "gem itself", Trust::BuiltIn);
-                }
+            ["index", name, index] if hosts.iter().any(|url| url.host.to_string() == *name) => {
+                found.add(&format!("https://{index}"), "gem itself", Trust::BuiltIn);
             }
             _ => {}
         }

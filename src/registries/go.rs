@@ -38,6 +38,11 @@ pub(super) fn resolve(host: &Host, found: &mut Found) {
         let Some((value, from, trust)) = configured.or(told) else {
             continue;
         };
+        // A value with credentials, or with what is no plain text, stays here.
+        let is_plain = value.bytes().all(|b| (b' '..=b'~').contains(&b)) && !value.contains('@');
+        if trust == Trust::Configured && is_plain {
+            found.set(name, value.clone());
+        }
         match name {
             "GOPROXY" => add_proxies(&value, &from, trust, found),
             _ => add_checksums(&value, &from, trust, found),
@@ -63,9 +68,9 @@ fn configured(host: &Host, found: &mut Found) -> [Option<(String, String)>; 2] {
     };
     NAMES.map(|name| {
         let in_file = || {
-            let lines = text.lines().filter_map(|line| line.split_once('='));
-            let value = lines.filter(|(key, _)| key.trim() == name).last()?.1.trim();
-            Some((value.to_owned(), format!("{:?}", path.clone()?)))
+            let mut lines = text.lines().filter_map(|line| line.split_once('='));
+            let (_, value) = lines.rfind(|(key, _)| key.trim() == name)?;
+            Some((value.trim().to_owned(), format!("{:?}", path.clone()?)))
         };
         let variable = host.variable(name);
         variable

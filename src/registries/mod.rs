@@ -29,6 +29,9 @@ pub(crate) struct Resolved {
     /// What could not be told or used, and what to do about it. Without
     /// credentials.
     pub(crate) warnings: Vec<String>,
+    /// For commands inside, where the tools' configuration files are hidden:
+    /// what makes them use the registries that are configured on the host.
+    pub(crate) variables: Vec<(&'static str, String)>,
 }
 
 /// Asks the host. Blocks while tools run, for 10 seconds at most.

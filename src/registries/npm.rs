@@ -12,12 +12,16 @@ type Values = BTreeMap<String, (String, String)>;
 
 pub(super) fn resolve(host: &Host, found: &mut Found) {
     let values = load(host, found);
-    for (value, from) in values.values() {
-        match value.contains("${") {
-            true => found.warn(format_args!(
+    for (key, (value, from)) in &values {
+        if value.contains("${") {
+            found.warn(format_args!(
                 "a registry in {from} depends on a variable: add an [[egress.https]] rule for it"
-            )),
-            false => drop(found.add(value, from, Trust::Configured)),
+            ));
+            continue;
+        }
+        let url = found.add(value, from, Trust::Configured);
+        if let Some(url) = url.filter(|_| key == "registry") {
+            found.set("NPM_CONFIG_REGISTRY", url.to_string());
         }
     }
     if values.contains_key("registry") {

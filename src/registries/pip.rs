@@ -23,44 +23,55 @@ type Values = BTreeMap<(String, String), (String, String)>;
 
 pub(super) fn resolve(host: &Host, found: &mut Found) {
     let values = load(host, found);
-    let built_in = match found.is_incomplete() {
-        true => Err(ToolError::Failed("was not asked".to_owned())),
-        false => ask(host),
-    };
     let no_index = effective(&values, "install", "no-index");
     let is_off = no_index.is_some_and(|(value, _)| is_true(value));
     let mut indexes = Vec::new();
     for section in SECTIONS {
-        for key in ["index-url", "extra-index-url", "find-links"] {
-            if is_off && key != "find-links" {
-                continue;
-            }
-            let Some((value, from)) = effective(&values, section, key) else {
-                continue;
-            };
-            for word in value.split_ascii_whitespace() {
-                // A link list may also be a directory of this host.
-                if word.contains("://") || key != "find-links" {
-                    indexes.extend(add_index(word, from, found));
-                }
-            }
+        if !is_off {
+            indexes.extend(add_urls(&values, section, "index-url", found));
+            indexes.extend(add_urls(&values, section, "extra-index-url", found));
         }
+        indexes.extend(add_urls(&values, section, "find-links", found));
         if let Some((_, from)) = effective(&values, section, "trusted-host") {
             found.warn(format_args!(
                 "\"trusted-host\" in {from} has no effect: the gateway verifies the certificate of each host"
             ));
         }
     }
+    if !is_off {
+        set(&values, "index-url", "PIP_INDEX_URL", found);
+        set(&values, "extra-index-url", "PIP_EXTRA_INDEX_URL", found);
+    }
     let uses_built_in = !is_off && effective(&values, "install", "index-url").is_none();
-    match built_in {
+    add_built_in(host, uses_built_in, &indexes, found);
+}
+
+/// The URLs of one setting, as it holds for the commands of a section.
+fn add_urls(values: &Values, section: &str, key: &str, found: &mut Found) -> Vec<Url> {
+    let Some((value, from)) = effective(values, section, key) else {
+        return Vec::new();
+    };
+    let words = value.split_ascii_whitespace();
+    // Links may also lie in a directory of this host.
+    let urls = words.filter(|word| word.contains("://") || key != "find-links");
+    urls.filter_map(|url| add_index(url, from, found)).collect()
+}
+
+/// The built-in index and the host of its files, where nothing is configured
+/// or the same index is.
+fn add_built_in(host: &Host, is_default: bool, indexes: &[Url], found: &mut Found) {
+    let told = match found.is_incomplete() {
+        true => Err(ToolError::Failed("was not asked".to_owned())),
+        false => ask(host),
+    };
+    match told {
         Ok((index, files)) => {
-            let is_named = indexes.iter().any(|url: &Url| is_at(url, &index));
-            if uses_built_in || is_named {
+            if is_default || indexes.iter().any(|url| is_at(url, &index)) {
                 found.add(&index, "pip itself", Trust::BuiltIn);
                 found.add(&files, "pip itself", Trust::BuiltIn);
             }
         }
-        Err(error) if uses_built_in => found.unknown(&error.explain("python3")),
+        Err(error) if is_default => found.unknown(&error.explain("python3")),
         Err(_) => {}
     }
 }
@@ -76,6 +87,17 @@ fn add_index(text: &str, from: &str, found: &mut Found) -> Option<Url> {
     let path = above.unwrap_or(path).to_owned();
     found.add_tree(&url, &path, from, Trust::Configured);
     Some(url)
+}
+
+/// What `pip install` uses on this host is used inside too.
+fn set(values: &Values, key: &str, name: &'static str, found: &mut Found) {
+    let value = effective(values, "install", key).map_or("", |(value, _)| value);
+    let urls = value.split_ascii_whitespace().map(str::parse::<Url>);
+    let urls = urls.flatten().filter(|url| url.scheme == "https");
+    let urls: Vec<String> = urls.map(|url| url.to_string()).collect();
+    if !urls.is_empty() {
+        found.set(name, urls.join(" "));
+    }
 }
 
 fn is_at(url: &Url, text: &str) -> bool {

@@ -434,6 +434,34 @@ fn gem_takes_the_last_file_with_sources_and_the_mirrors_of_bundler() {
 }
 
 #[test]
+fn what_is_configured_is_told_to_the_tools_inside_without_credentials() {
+    let mut fake = FakeHost::new();
+    fake.file(
+        "etc/pip.conf",
+        "[global]\nindex-url = https://u:s3cret@pip.example.org/a/simple?x\nextra-index-url = https://b.example.org/simple https://c.example.org/ http://d.example.org\n",
+    )
+    .file("home/.npmrc", "registry=https://u:s3cret@npm.example.org/a/\n@x:registry=https://x.example.org\n")
+    .file("home/.config/go/env", "GOPROXY=https://go.example.org|direct\nGOSUMDB=off\n");
+    let tools = [Registry::Pip, Registry::Npm, Registry::Go];
+    let expected = [
+        ("PIP_INDEX_URL", "https://pip.example.org/a/simple"),
+        (
+            "PIP_EXTRA_INDEX_URL",
+            "https://b.example.org/simple https://c.example.org/",
+        ),
+        ("NPM_CONFIG_REGISTRY", "https://npm.example.org/a/"),
+        ("GOPROXY", "https://go.example.org|direct"),
+        ("GOSUMDB", "off"),
+    ]
+    .map(|(name, value)| (name, value.to_owned()));
+    assert_eq!(resolve_on(&fake.host, &tools).variables, expected);
+    fake.variable("GOPROXY", "https://u:s3cret@go.example.org");
+    let resolved = resolve_on(&fake.host, &[Registry::Go]);
+    assert_eq!(resolved.variables, [("GOSUMDB", "off".to_owned())]);
+    assert!(!format!("{resolved:?}").contains("s3cret"));
+}
+
+#[test]
 fn what_the_agent_can_write_counts_for_nothing() {
     let mut fake = FakeHost::new();
     fake.file(
