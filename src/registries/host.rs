@@ -39,6 +39,7 @@ pub(super) struct Host {
     pub(super) writable: Vec<PathBuf>,
     pub(super) search_path: OsString,
     pub(super) variables: BTreeMap<String, String>,
+    pub(super) tool_limit: Duration,
     pub(super) deadline: Instant,
 }
 
@@ -66,6 +67,7 @@ impl Host {
             writable: places,
             search_path: podman::search_path(workspace),
             variables: variables.collect(),
+            tool_limit: TOOL_LIMIT,
             deadline: Instant::now() + TOTAL_LIMIT,
         }
     }
@@ -168,7 +170,7 @@ impl Host {
             }
         }
         command.envs(more.iter().copied());
-        let deadline = self.deadline.min(Instant::now() + TOOL_LIMIT);
+        let deadline = self.deadline.min(Instant::now() + self.tool_limit);
         program::output(command, deadline).map_err(ToolError::Failed)
     }
 }

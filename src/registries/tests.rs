@@ -3,7 +3,8 @@
 use super::*;
 use crate::policy::egress::PathPattern;
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 struct FakeHost {
@@ -24,6 +25,7 @@ impl FakeHost {
             writable: vec![base.join("w")],
             search_path: base.join("bin").into(),
             variables: BTreeMap::new(),
+            tool_limit: Duration::from_secs(60),
             deadline: Instant::now() + Duration::from_secs(60),
         };
         FakeHost { dir, host }
@@ -46,11 +48,21 @@ impl FakeHost {
         self
     }
 
+    /// Written by another process: one of ours that has the file open for
+    /// writing, and is copied by a fork of another test, makes it busy.
     fn tool(&self, name: &str, script: &str) -> &FakeHost {
-        let path = format!("bin/{name}");
-        self.file(&path, &format!("#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n"));
-        let mode = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(self.path(&path), mode).unwrap();
+        let path = self.path("bin").join(name);
+        let mut writer = Command::new("/bin/sh")
+            .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+            .arg(path)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let text = format!("#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n");
+        let mut stdin = writer.stdin.take().unwrap();
+        stdin.write_all(text.as_bytes()).unwrap();
+        drop(stdin);
+        assert!(writer.wait().unwrap().success());
         self
     }
 
