@@ -7,6 +7,7 @@ use toml::Spanned;
 
 use crate::config::egress::{EgressConfig, Layer, RawEgress, RawHost, read_egress};
 use crate::config::mask::{Mask, MaskTarget, check_reason};
+use crate::config::source::Source;
 use crate::config::value::{expand_path, parse_size};
 use crate::config::{ConfigError, file};
 use crate::dirs::Dirs;
@@ -166,10 +167,10 @@ impl Config {
 }
 
 /// One file on its way to a `Config`, for errors that name file, line and key.
-pub(super) struct Reader<'a> {
-    pub(super) path: &'a Path,
-    pub(super) text: &'a str,
-    pub(super) home: &'a Path,
+struct Reader<'a> {
+    path: &'a Path,
+    text: &'a str,
+    home: &'a Path,
 }
 
 impl Reader<'_> {
@@ -215,7 +216,7 @@ impl Reader<'_> {
                 .map(|raw| self.mount(raw))
                 .collect::<Result<_, _>>()?,
             masks: self.masks(raw.mask, masks)?,
-            egress: read_egress(self, raw.egress, raw.hosts, Layer::Base)?
+            egress: read_egress(self.source(), raw.egress, raw.hosts, Layer::Base)?
                 .or_shipped(base.map(|b| &b.egress)),
         };
         Ok(config)
@@ -364,49 +365,28 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn check<T, U>(
+    fn check<T, U>(
         &self,
         key: &str,
         raw: Spanned<T>,
         check: impl FnOnce(T) -> Result<U, String>,
     ) -> Result<U, ConfigError> {
-        let at = raw.span().start;
-        check(raw.into_inner()).map_err(|message| self.error(at, key, message))
+        self.source().check(key, raw, check)
     }
 
-    pub(super) fn syntax_error(&self, error: &toml::de::Error) -> ConfigError {
-        let at = error.span().map_or(0, |span| span.start);
-        let message = error.message().trim().replace('\n', "; ");
-        // serde does not tell the key of a value of the wrong type; it stands
-        // before it on its line.
-        let before = self.text.get(..at).unwrap_or_default();
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        let key = line
-            .split_once('=')
-            .map(|(key, _)| format!("{}: ", key.trim()));
-        ConfigError::Syntax {
-            path: self.path.to_owned(),
-            line: self.line(at),
-            message: format!("{}{message}", key.unwrap_or_default()),
+    fn syntax_error(&self, error: &toml::de::Error) -> ConfigError {
+        self.source().syntax_error(error)
+    }
+
+    fn error(&self, at: usize, key: &str, message: String) -> ConfigError {
+        self.source().error(at, key, message)
+    }
+
+    fn source(&self) -> Source<'_> {
+        Source {
+            path: self.path,
+            text: self.text,
         }
-    }
-
-    pub(super) fn error(&self, at: usize, key: &str, message: String) -> ConfigError {
-        ConfigError::Value {
-            path: self.path.to_owned(),
-            line: self.line(at),
-            key: key.to_owned(),
-            message,
-        }
-    }
-
-    pub(super) fn line(&self, at: usize) -> usize {
-        self.text
-            .bytes()
-            .take(at)
-            .filter(|byte| *byte == b'\n')
-            .count()
-            + 1
     }
 }
 

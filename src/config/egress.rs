@@ -11,12 +11,12 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::config::ConfigError;
-use crate::config::base::Reader;
 use crate::config::expect::{Expectation, Target, Verdict};
 use crate::config::rule::{
     HTTPS_PORT, all_paths, parse_address, parse_host, parse_host_name, parse_method, parse_port,
     parse_tcp_host,
 };
+use crate::config::source::Source;
 use crate::policy::egress::{HostEntry, HttpsRule, PathPattern, RuleOrigin, TcpRule};
 use crate::policy::egress_rules::{MAX_PATHS, MAX_RULES, https_identity, tcp_identity};
 
@@ -161,7 +161,7 @@ impl FromStr for Registry {
 
 /// The egress part of one file.
 pub(super) fn read_egress(
-    reader: &Reader<'_>,
+    source: Source<'_>,
     raw: RawEgress,
     hosts: Vec<RawHost>,
     layer: Layer,
@@ -169,13 +169,13 @@ pub(super) fn read_egress(
     let count = raw.https.len() + raw.tcp.len() + raw.expect.len() + hosts.len();
     if count > MAX_RULES {
         let message = format!("{count} entries are too many: at most {MAX_RULES} are allowed");
-        return Err(reader.error(0, "egress", message));
+        return Err(source.error(0, "egress", message));
     }
     let origin = match layer {
         Layer::Base => RuleOrigin::Base,
         Layer::Workspace => RuleOrigin::Workspace,
     };
-    let part = Part { reader, origin };
+    let part = Part { source, origin };
     Ok(EgressConfig {
         enabled: part.enabled(raw.enabled)?,
         registries: raw.registries.map(|raw| part.registries(raw)).transpose()?,
@@ -190,7 +190,7 @@ pub(super) fn read_egress(
 /// The part of a file that is about the network, on its way to an
 /// `EgressConfig`.
 struct Part<'a> {
-    reader: &'a Reader<'a>,
+    source: Source<'a>,
     origin: RuleOrigin,
 }
 
@@ -200,7 +200,7 @@ impl Part<'_> {
             Some(raw) if self.origin == RuleOrigin::Base => {
                 let message = "the network is turned on for one project at a time; move the key to the \".umwelt.toml\" of the workspace";
                 Err(self
-                    .reader
+                    .source
                     .error(raw.span().start, "egress.enabled", message.to_owned()))
             }
             raw => Ok(raw.is_some_and(Spanned::into_inner)),
@@ -210,7 +210,7 @@ impl Part<'_> {
     fn registries(&self, raw: Vec<Spanned<String>>) -> Result<Vec<Registry>, ConfigError> {
         let mut tools = Vec::new();
         for raw in raw {
-            let tool = self.reader.check("egress.registries", raw, |text| {
+            let tool = self.source.check("egress.registries", raw, |text| {
                 let tool: Registry = text.parse()?;
                 match tools.contains(&tool) {
                     true => Err(format!("{text:?} stands there twice")),
@@ -234,11 +234,11 @@ impl Part<'_> {
             seen.add(self, at, key, https_identity(&rule))?;
             let (inspect, first) = *inspected.entry(place).or_insert((rule.inspect, at));
             if inspect != rule.inspect {
-                let line = self.reader.line(first);
+                let line = self.source.line(first);
                 let message = format!(
                     "the rule in line {line} for the same host and port has another \"inspect\""
                 );
-                return Err(self.reader.error(at, "egress.https.inspect", message));
+                return Err(self.source.error(at, "egress.https.inspect", message));
             }
             rules.push(rule);
         }
@@ -255,7 +255,7 @@ impl Part<'_> {
             if let Some(list) = list.as_ref().filter(|_| !inspect) {
                 let message = "cannot be checked where inspect = false; take one of the two away";
                 return Err(self
-                    .reader
+                    .source
                     .error(list.span().start, key, message.to_owned()));
             }
         }
@@ -263,7 +263,7 @@ impl Part<'_> {
         let paths = raw.paths.map(|raw| self.paths(raw));
         Ok(HttpsRule {
             host: self
-                .reader
+                .source
                 .check("egress.https.host", raw.host, |text| parse_host(&text))?,
             port: port.transpose()?.unwrap_or(HTTPS_PORT),
             paths: paths.transpose()?.unwrap_or_else(all_paths),
@@ -309,11 +309,11 @@ impl Part<'_> {
             _ => None,
         };
         if let Some(message) = wrong {
-            return Err(self.reader.error(at, key, message));
+            return Err(self.source.error(at, key, message));
         }
         let mut values: Vec<T> = Vec::with_capacity(raw.len());
         for raw in raw {
-            let value = self.reader.check(key, raw, |text| {
+            let value = self.source.check(key, raw, |text| {
                 let value = parse(&text)?;
                 match values.contains(&value) {
                     true => Err(format!("{text:?} stands there twice")),
@@ -333,7 +333,7 @@ impl Part<'_> {
             let key = "egress.tcp.host";
             let rule = TcpRule {
                 host: self
-                    .reader
+                    .source
                     .check(key, raw.host, |text| parse_tcp_host(&text))?,
                 port: self.port("egress.tcp.port", raw.port)?,
                 private: raw.private.unwrap_or(false),
@@ -346,7 +346,7 @@ impl Part<'_> {
     }
 
     fn port(&self, key: &str, raw: Spanned<i64>) -> Result<u16, ConfigError> {
-        self.reader.check(key, raw, parse_port)
+        self.source.check(key, raw, parse_port)
     }
 
     /// A name may have one address of each family in a file.
@@ -357,21 +357,21 @@ impl Part<'_> {
             let at = raw.name.span().start;
             let entry = HostEntry {
                 name: self
-                    .reader
+                    .source
                     .check("hosts.name", raw.name, |text| parse_host_name(&text))?,
                 address: self
-                    .reader
+                    .source
                     .check("hosts.address", raw.address, |text| parse_address(&text))?,
                 origin: self.origin.clone(),
             };
             let family = if entry.address.is_ipv4() { "v4" } else { "v6" };
             if let Some(first) = seen.insert((entry.name.clone(), family), at) {
-                let line = self.reader.line(first);
+                let line = self.source.line(first);
                 let message = format!(
                     "{:?} has an IP{family} address in line {line} already",
                     entry.name
                 );
-                return Err(self.reader.error(at, "hosts.name", message));
+                return Err(self.source.error(at, "hosts.name", message));
             }
             entries.push(entry);
         }
@@ -385,7 +385,7 @@ impl Part<'_> {
             let at = raw.url.span().start;
             let key = "egress.expect.url";
             let target = self
-                .reader
+                .source
                 .check(key, raw.url, |text| Target::parse(&text))?;
             seen.add(self, at, key, format!("{target:?}"))?;
             expectations.push(Expectation {
@@ -413,9 +413,9 @@ impl Seen {
         match self.0.insert(identity, at) {
             None => Ok(()),
             Some(first) => {
-                let line = part.reader.line(first);
+                let line = part.source.line(first);
                 let message = format!("is the same entry as the one in line {line}");
-                Err(part.reader.error(at, key, message))
+                Err(part.source.error(at, key, message))
             }
         }
     }
@@ -444,14 +444,13 @@ pub(crate) mod testing {
     }
 
     fn read(path: &str, text: &str, layer: Layer) -> Result<EgressConfig, String> {
-        let reader = Reader {
+        let source = Source {
             path: Path::new(path),
             text,
-            home: Path::new("/home/u"),
         };
         let read = || {
-            let raw: Raw = toml::from_str(text).map_err(|error| reader.syntax_error(&error))?;
-            read_egress(&reader, raw.egress, raw.hosts, layer)
+            let raw: Raw = toml::from_str(text).map_err(|error| source.syntax_error(&error))?;
+            read_egress(source, raw.egress, raw.hosts, layer)
         };
         read().map_err(|error| error.to_string())
     }

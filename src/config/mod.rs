@@ -12,6 +12,9 @@ mod file;
 pub(crate) mod mask;
 #[allow(dead_code)]
 pub(crate) mod rule;
+mod source;
+#[allow(dead_code)]
+mod tables;
 mod value;
 
 pub(crate) use base::{BaseMount, Config, Resources};

@@ -84,24 +84,25 @@ impl Found {
 
     /// The URL in a text, if the gateway can pass requests on to it.
     pub(super) fn usable(&mut self, text: &str, from: &str) -> Option<Url> {
-        let url: Url = match text.trim().parse() {
+        let text = text.trim();
+        // On this host; there is nothing to reach.
+        if text.starts_with("file:") {
+            return None;
+        }
+        let url: Url = match text.parse() {
             Ok(url) => url,
             Err(why) => {
                 self.warn(format_args!("a URL in {from} cannot be used: {why}"));
                 return None;
             }
         };
-        match url.scheme.as_str() {
-            "https" => Some(url),
-            // On this host; there is nothing to reach.
-            "file" => None,
-            _ => {
-                self.warn(format_args!(
-                    "\"{url}\" in {from} cannot be reached: the gateway passes on https only"
-                ));
-                None
-            }
+        if url.scheme != "https" {
+            self.warn(format_args!(
+                "\"{url}\" in {from} cannot be reached: the gateway passes on https only"
+            ));
+            return None;
         }
+        Some(url)
     }
 
     /// All paths at and below `path` of the host of `url`.
@@ -175,6 +176,15 @@ mod tests {
         found.hand_over(&mut resolved);
         assert_eq!((resolved.rules.len(), resolved.warnings.len()), (1, 3));
         assert!(!format!("{resolved:?}").contains("s3cret"), "{resolved:?}");
+    }
+
+    #[test]
+    fn place_on_this_host_needs_no_rule_and_no_warning() {
+        let mut found = Found::new(Registry::Go);
+        for text in ["file:///srv/x", "file:/srv/x", "file://localhost/x"] {
+            assert_eq!(found.add(text, "x", Trust::Configured), None);
+        }
+        assert!(found.rules.is_empty() && found.warnings.is_empty());
     }
 
     #[test]
