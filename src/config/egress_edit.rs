@@ -303,6 +303,30 @@ mod tests {
     }
 
     #[test]
+    fn text_that_means_something_else_is_thrown_away() {
+        let rule = |host: &str| format!("[[egress.tcp]]\nhost = \"{host}\"\nport = 1\n");
+        let (a, b, c) = (rule("a"), rule("b"), rule("c"));
+        let is_taken = |before: &str, after: &str, more| {
+            let source = Source {
+                path: Path::new("x"),
+                text: before,
+            };
+            verified(source, all(source).unwrap(), after, more).is_ok()
+        };
+        assert!(is_taken(&a, &format!("{a}{b}"), 1) && is_taken(&format!("{a}{b}"), &b, -1));
+        assert!(!is_taken(&a, &format!("{b}{c}"), 1));
+        assert!(!is_taken(&format!("{a}{b}"), &format!("{b}{a}"), 0));
+        assert!(!is_taken(&a, &a, 1) && !is_taken(&a, &b, 0));
+        assert!(!is_taken(
+            &format!("x = 1\n{a}"),
+            &format!("x = 2\n{a}{b}"),
+            1
+        ));
+        let enabled = "[egress]\nenabled = true\n";
+        assert!(!is_taken(&format!("{enabled}{a}"), &a, 0));
+    }
+
+    #[test]
     fn forms_that_are_not_rewritten_say_so() {
         let inline = "egress = { https = [{ host = \"a.example.org\" }] }\n";
         let a = old(RuleKind::Https, "a.example.org", 443, None);

@@ -184,7 +184,11 @@ fn hostile_tools_give_warnings_and_no_rules() {
 #[test]
 fn tool_that_hangs_is_given_up_and_the_others_still_answer() {
     let mut fake = FakeHost::new();
-    fake.tool("python3", "sleep 1000");
+    // It would answer, but too late.
+    fake.tool(
+        "python3",
+        "sleep 3; echo https://pip.example.org/simple; echo https://files.example.org",
+    );
     fake.host.deadline = Instant::now() + Duration::from_millis(300);
     let (rules, warnings) = fake.resolve(Registry::Pip);
     assert!(rules.is_empty() && unknown(&warnings));
