@@ -5,6 +5,7 @@
 
 mod api;
 mod applet;
+mod attach;
 mod cli;
 mod config;
 mod ctl;
@@ -21,6 +22,9 @@ mod registries;
 mod run;
 mod sys;
 mod text;
+// Until the control plane uses all of it.
+#[allow(dead_code)]
+mod trust;
 mod workspace;
 
 use std::process::ExitCode;

@@ -24,7 +24,9 @@ const NAMES: [&str; 7] = [
 ];
 /// Names that only a later version gives something to do.
 const RESERVED: [&str; 3] = ["umwelt-nft-hook", "umwelt-install", "umwelt-gateway"];
-const SUBCOMMANDS: [&str; 5] = ["status", "stop", "exec", "shell", "list"];
+const SUBCOMMANDS: [&str; 8] = [
+    "status", "stop", "exec", "shell", "list", "grant", "revoke", "trust",
+];
 
 fn run_as(arg0: &str, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_umwelt"))

@@ -3,7 +3,9 @@
 
 mod args;
 mod channel;
+mod diff;
 mod exec;
+mod grant;
 mod leftover;
 mod list;
 mod output;
@@ -14,6 +16,7 @@ mod shell;
 mod signals;
 mod status;
 mod stop;
+mod trust;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -24,17 +27,21 @@ use lexopt::Arg::{Long, Short, Value};
 use crate::cli;
 use crate::ctl::args::{Asked, Subcommand};
 use crate::error::Error;
+use crate::text::shell_word;
 
 pub(crate) const NAME: &str = "umwelt-ctl";
 /// How control planes know this client, in their journals.
 const CLIENT: &str = concat!("umwelt-ctl/", env!("CARGO_PKG_VERSION"));
 
-const SUBCOMMANDS: [&Subcommand; 5] = [
+const SUBCOMMANDS: [&Subcommand; 8] = [
     &status::SUBCOMMAND,
     &stop::SUBCOMMAND,
     &exec::SUBCOMMAND,
     &shell::SUBCOMMAND,
     &list::SUBCOMMAND,
+    &grant::SUBCOMMAND,
+    &grant::REVOKE,
+    &trust::SUBCOMMAND,
 ];
 
 const HELP: &str = "\
@@ -48,6 +55,9 @@ Subcommands:
   exec    run a program in a sandbox
   shell   open an interactive shell in a sandbox
   list    show mounts, caps and network of a sandbox
+  grant   show one more directory or file of the host in a sandbox
+  revoke  take back what was granted
+  trust   look at the file .umwelt.toml of a workspace, and accept it
 
 WORKSPACE is a directory, or the session id of a running sandbox: 8 hex digits,
 as status shows them. Left out, it is the current directory. A directory whose
@@ -124,6 +134,11 @@ pub(crate) enum CtlError {
         reason: String,
     },
     NotATerminal,
+    /// A question needs somebody who can answer it.
+    NobodyToAsk,
+    NotAccepted,
+    /// While a person was looking at it.
+    ChangedMeanwhile,
     /// What came in place of the terminal.
     NotAMaster(String),
     /// The command did not end by itself; a sentence about how.
@@ -142,7 +157,7 @@ impl CtlError {
     fn hard_hint(what: &str) -> String {
         format!(
             "end it the hard way with: {NAME} stop --hard {}",
-            quoted(what)
+            shell_word(what)
         )
     }
 
@@ -153,7 +168,7 @@ impl CtlError {
                 leftovers: true,
             } => Some(format!(
                 "its control plane is dead; remove what it left with: {NAME} stop --hard {}",
-                quoted(what)
+                shell_word(what)
             )),
             CtlError::NotRunning { .. } => Some(format!("see what runs with: {NAME} status")),
             CtlError::StillThere { what, .. } => Some(CtlError::hard_hint(what)),
@@ -164,6 +179,9 @@ impl CtlError {
             CtlError::Held { .. } => Some("try again in a moment".to_owned()),
             CtlError::NotATerminal => Some(format!(
                 "run a command without a terminal with: {NAME} exec WORKSPACE -- CMD"
+            )),
+            CtlError::NobodyToAsk => Some(format!(
+                "look at it with: {NAME} trust --diff; accept it without a question with: {NAME} trust --yes"
             )),
             _ => None,
         }
@@ -188,6 +206,13 @@ impl fmt::Display for CtlError {
                 write!(f, "will not kill process {pid}: {reason}")
             }
             CtlError::NotATerminal => f.write_str("standard input is not a terminal"),
+            CtlError::NobodyToAsk => {
+                f.write_str("not accepted: standard input or output is not a terminal")
+            }
+            CtlError::NotAccepted => f.write_str("not accepted"),
+            CtlError::ChangedMeanwhile => {
+                f.write_str("not accepted: the file changed while you were reading; run it again")
+            }
             CtlError::NotAMaster(what) => {
                 write!(f, "the control plane sent {what} in place of a terminal")
             }
@@ -200,16 +225,6 @@ impl fmt::Display for CtlError {
 }
 
 impl std::error::Error for CtlError {}
-
-/// A word as a shell reads it, for the command in a hint.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -228,11 +243,5 @@ mod tests {
                 );
             }
         }
-    }
-
-    #[test]
-    fn words_in_hints_survive_the_shell() {
-        assert_eq!(quoted("/home/u/p-1"), "/home/u/p-1");
-        assert_eq!(quoted("/a b/it's"), r"'/a b/it'\''s'");
     }
 }

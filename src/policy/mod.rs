@@ -7,6 +7,7 @@ pub(crate) mod egress;
 pub(crate) mod egress_change;
 #[allow(dead_code)]
 pub(crate) mod egress_rules;
+pub(crate) mod grants;
 pub(crate) mod masks;
 pub(crate) mod mounts;
 #[allow(dead_code)]
