@@ -5,6 +5,7 @@ pub(crate) mod cgroup;
 pub(crate) mod fdpass;
 pub(crate) mod inherit;
 pub(crate) mod mountinfo;
+pub(crate) mod namespace;
 pub(crate) mod process;
 pub(crate) mod signal;
 pub(crate) mod spawn;
