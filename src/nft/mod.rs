@@ -7,6 +7,7 @@
 
 pub(crate) mod hook;
 pub(crate) mod oci;
+pub(crate) mod probe;
 mod program;
 pub(crate) mod readback;
 pub(crate) mod ruleset;

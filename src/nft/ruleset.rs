@@ -104,6 +104,10 @@ impl Ruleset {
         self.gateway
     }
 
+    pub(crate) fn is_gateway_port(&self, port: u16) -> bool {
+        [self.ports.dns, self.ports.proxy, self.ports.socks].contains(&port)
+    }
+
     /// The text for nft. The same ruleset always gives the same text.
     pub(crate) fn render(&self) -> Result<String, NftError> {
         let mut objects = vec![NfObject::CmdObject(NfCmd::Create(NfListObject::Table(
