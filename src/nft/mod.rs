@@ -11,6 +11,7 @@ pub(crate) mod probe;
 mod program;
 pub(crate) mod readback;
 pub(crate) mod ruleset;
+pub(crate) mod settings;
 pub(crate) mod table;
 
 use std::fmt;

@@ -111,7 +111,8 @@ impl Table {
             for number in 0..asked.len().max(found.len()) {
                 let (asked, found) = (asked.get(number), found.get(number));
                 if asked != found {
-                    let found = found.map_or("missing".to_owned(), |rule| list(rule.get("expr")));
+                    let found =
+                        found.map_or_else(|| "missing".to_owned(), |rule| list(rule.get("expr")));
                     return Some(format!("rule {} of chain {chain:?} is {found}", number + 1));
                 }
             }
@@ -287,7 +288,7 @@ fn different_entry(
 ) -> Option<String> {
     let mut names = asked.keys().chain(found.keys());
     let name = names.find(|name| asked.get(*name) != found.get(*name))?;
-    let found = found.get(name).map_or("missing".to_owned(), list);
+    let found = found.get(name).map_or_else(|| "missing".to_owned(), list);
     Some(format!("{kind} {name:?} is {found}"))
 }
 
