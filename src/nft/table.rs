@@ -395,7 +395,7 @@ mod tests {
         assert!(said.contains("rule 5 of chain \"output\" is"), "{said}");
         let listing = golden::read(LISTINGS[1]);
         let is_rule = |line: &&str| line.contains(r#""rule":"#);
-        let last = listing.lines().filter(is_rule).next_back().unwrap();
+        let last = listing.lines().rfind(is_rule).unwrap();
         let separator = ",\n";
         let said = said_of(&format!("{separator}{last}"), "");
         assert!(
