@@ -14,7 +14,9 @@ use nftables::schema::{
     Chain, NfCmd, NfListObject, NfObject, Nftables, Rule, Set, SetFlag, SetType, SetTypeValue,
     Table,
 };
-use nftables::stmt::{self, Counter, Match, Operator, Reject, RejectType, SetOp, Statement};
+use nftables::stmt::{
+    self, Counter, JumpTarget, Match, Operator, Reject, RejectType, SetOp, Statement,
+};
 use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook, RejectCode};
 use serde_json::{Value, json};
 
@@ -27,6 +29,8 @@ pub(crate) const DENIED: [&str; 2] = ["denied4", "denied6"];
 /// New direct connections that were let through.
 pub(crate) const ALLOWED: &str = "allowed4";
 const TARGETS: &str = "targets4";
+/// The chain that everything goes to that is not let through.
+const REFUSE: &str = "refuse";
 
 /// Most direct targets of one sandbox.
 pub(crate) const MAX_TARGETS: usize = 1024;
@@ -127,7 +131,9 @@ impl Ruleset {
         objects.push(add(base_chain("input", NfHook::Input)));
         objects.push(add(base_chain("forward", NfHook::Forward)));
         objects.push(add(base_chain("output", NfHook::Output)));
+        objects.push(add(NfListObject::Chain(chain(REFUSE))));
         objects.extend(input_rules().map(|statements| add(rule("input", statements))));
+        objects.extend(refuse_rules().map(|statements| add(rule(REFUSE, statements))));
         let output = self.output_rules().into_iter();
         objects.extend(output.map(|statements| add(rule("output", statements))));
         let commands = Nftables {
@@ -170,6 +176,7 @@ impl Ruleset {
         };
         vec![
             vec![is(meta(MetaKey::Oifname), text("lo")), accept()],
+            vec![has_options(), refuse()],
             is_answer(),
             port("udp", self.ports.dns),
             port("tcp", self.ports.dns),
@@ -179,22 +186,25 @@ impl Ruleset {
             // set is full.
             vec![to_target(), count("ip", ("tcp", "dport"), ALLOWED)],
             vec![to_target(), accept()],
-            vec![has_ports(), count("ip", ("th", "dport"), DENIED[0])],
-            vec![has_ports(), count("ip6", ("th", "dport"), DENIED[1])],
-            // No ports there: type and code, which come first, as one number.
-            vec![is_echo("icmp"), count("ip", ("th", "sport"), DENIED[0])],
-            vec![is_echo("icmpv6"), count("ip6", ("th", "sport"), DENIED[1])],
-            vec![
-                is(meta(MetaKey::L4proto), Expression::Number(TCP)),
-                Statement::Counter(Counter::Anonymous(None)),
-                reject(RejectType::TCPReset, None),
-            ],
-            vec![
-                Statement::Counter(Counter::Anonymous(None)),
-                reject(RejectType::ICMPX, Some(RejectCode::AdminProhibited)),
-            ],
+            vec![refuse()],
         ]
     }
+}
+
+/// Counts, and answers so that a client fails at once.
+fn refuse_rules() -> [Vec<Statement<'static>>; 6] {
+    let all = Statement::Counter(Counter::Anonymous(None));
+    let is_tcp = is(meta(MetaKey::L4proto), Expression::Number(TCP));
+    let code = Some(RejectCode::AdminProhibited);
+    [
+        vec![has_ports(), count("ip", ("th", "dport"), DENIED[0])],
+        vec![has_ports(), count("ip6", ("th", "dport"), DENIED[1])],
+        // No ports there: type and code, which come first, as one number.
+        vec![is_echo("icmp"), count("ip", ("th", "sport"), DENIED[0])],
+        vec![is_echo("icmpv6"), count("ip6", ("th", "sport"), DENIED[1])],
+        vec![is_tcp, all.clone(), reject(RejectType::TCPReset, None)],
+        vec![all, reject(RejectType::ICMPX, code)],
+    ]
 }
 
 /// Nothing new comes in: on the sandbox's network there are others.
@@ -220,15 +230,22 @@ fn add(object: NfListObject<'static>) -> NfObject<'static> {
 
 fn base_chain(name: &'static str, hook: NfHook) -> NfListObject<'static> {
     NfListObject::Chain(Chain {
-        family: FAMILY,
-        table: TABLE.into(),
-        name: name.into(),
         _type: Some(NfChainType::Filter),
         hook: Some(hook),
         prio: Some(0),
         policy: Some(NfChainPolicy::Drop),
-        ..Chain::default()
+        ..chain(name)
     })
+}
+
+/// One that others lead to.
+fn chain(name: &'static str) -> Chain<'static> {
+    Chain {
+        family: FAMILY,
+        table: TABLE.into(),
+        name: name.into(),
+        ..Chain::default()
+    }
 }
 
 fn rule(chain: &'static str, statements: Vec<Statement<'static>>) -> NfListObject<'static> {
@@ -284,6 +301,23 @@ fn is(left: Expression<'static>, right: Expression<'static>) -> Statement<'stati
         left,
         right,
         op: Operator::EQ,
+    })
+}
+
+/// IPv4 options, which a process may set on any connection: with a source route
+/// the address in the header is not where a packet goes in the end.
+fn has_options() -> Statement<'static> {
+    Statement::Match(Match {
+        left: payload("ip", "hdrlength"),
+        // In words of four bytes, without any option.
+        right: Expression::Number(5),
+        op: Operator::NEQ,
+    })
+}
+
+fn refuse() -> Statement<'static> {
+    Statement::Goto(JumpTarget {
+        target: REFUSE.into(),
     })
 }
 

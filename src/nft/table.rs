@@ -392,22 +392,22 @@ mod tests {
     #[test]
     fn a_changed_missing_or_added_rule_is_found() {
         let said = said_of(r#""right": 3128"#, r#""right": 22"#);
-        assert!(said.contains("rule 5 of chain \"output\" is"), "{said}");
+        assert!(said.contains("rule 6 of chain \"output\" is"), "{said}");
         let listing = golden::read(LISTINGS[1]);
         let is_rule = |line: &&str| line.contains(r#""rule":"#);
         let last = listing.lines().rfind(is_rule).unwrap();
         let separator = ",\n";
         let said = said_of(&format!("{separator}{last}"), "");
         assert!(
-            said.contains("rule 14 of chain \"output\" is missing"),
+            said.contains("rule 6 of chain \"refuse\" is missing"),
             "{said}"
         );
         let said = said_of(last, &format!("{last}{separator}{last}"));
-        assert!(said.contains("rule 15 of chain \"output\" is"), "{said}");
+        assert!(said.contains("rule 7 of chain \"refuse\" is"), "{said}");
         // A rule that moved has changed.
         let first = listing.lines().find(is_rule).unwrap();
         let first = first.trim_end_matches(',');
-        let said = said_of(first, &last.replace("output", "input"));
+        let said = said_of(first, &last.replace("refuse", "input"));
         assert!(said.contains("rule 1 of chain \"input\" is"), "{said}");
     }
 

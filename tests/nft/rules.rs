@@ -98,6 +98,46 @@ fn what_is_listed_works_and_all_else_is_refused_at_once() {
 }
 
 #[test]
+fn no_packet_leaves_that_is_not_allowed() {
+    let Some(world) = World::new() else { return };
+    let _services = services(&world);
+    world.install();
+    let capture = "add table inet seen; add chain inet seen c { type filter hook prerouting priority -300; }; add rule inet seen c iifname eth0 counter";
+    let output = world.outside.run(&[NFT, capture]);
+    assert!(output.status.success(), "{output:?}");
+    for to in denied() {
+        connect(&world.sandbox, to).unwrap_err();
+    }
+    let broadcast = at("192.0.2.255", 67);
+    let others = [at("224.0.0.251", 5353), at("198.51.100.1", 123)];
+    for to in denied_udp().into_iter().chain(others) {
+        assert_eq!(
+            send(&world.sandbox, to),
+            Err(ErrorKind::PermissionDenied),
+            "{to}"
+        );
+    }
+    // Not even asked for by this socket.
+    send(&world.sandbox, broadcast).unwrap_err();
+    ping(&world.sandbox);
+    assert_eq!(seen(&world), 0);
+    connect(&world.sandbox, at(TARGET, 22)).unwrap();
+    assert!(seen(&world) > 0);
+}
+
+/// The IP packets that have arrived on the outside.
+fn seen(world: &World) -> u64 {
+    let output = world
+        .outside
+        .run(&[NFT, "-j", "list", "chain", "inet", "seen", "c"]);
+    let listing: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let objects = listing["nftables"].as_array().unwrap().iter();
+    let packets =
+        objects.filter_map(|object| object["rule"]["expr"][1]["counter"]["packets"].as_u64());
+    packets.sum()
+}
+
+#[test]
 fn data_flows_both_ways_over_an_allowed_connection() {
     let Some(world) = World::new() else { return };
     let services = Services::start(&world.outside, &[at(TARGET, 22)], &[]);
@@ -173,6 +213,50 @@ fn counted(world: &World) -> Value {
     let output = world.read_back();
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// With a source route a packet has the gateway's address in its header, and
+/// another one as its last stop.
+#[test]
+fn a_source_route_past_the_gateway_is_refused() {
+    let Some(world) = World::new() else { return };
+    let _services = services(&world);
+    world.install();
+    let connect = "
+import errno, socket, sys
+s = socket.socket()
+s.settimeout(1)
+if sys.argv[1] == 'routed':
+    gateway = socket.inet_aton('192.0.2.1')
+    s.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, bytes([131, 7, 4]) + gateway + bytes(1))
+try:
+    s.connect((sys.argv[2], 3128))
+    print('ok')
+except TimeoutError:
+    print('silent')
+except OSError as error:
+    print(errno.errorcode[error.errno])
+";
+    // A refusal in the name of the gateway is not understood by a client that
+    // waits for another answer.
+    for (how, to, expected) in [
+        ("plain", GATEWAY, "ok\n"),
+        ("routed", GATEWAY, "ECONNREFUSED\n"),
+        ("routed", "198.51.100.1", "silent\n"),
+    ] {
+        let before = refused(&world);
+        let output = world.sandbox.run(&["python3", "-c", connect, how, to]);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{how}");
+        assert_eq!(refused(&world) > before, how == "routed", "{how} {to}");
+    }
+}
+
+/// The refused packets to the gateway's proxy port.
+fn refused(world: &World) -> u64 {
+    let counts = counted(world);
+    let denied = counts["counts"]["denied"].as_array().unwrap().iter();
+    let proxy = denied.filter(|count| count["address"] == GATEWAY && count["port"] == 3128);
+    proxy.map(|count| count["packets"].as_u64().unwrap()).sum()
 }
 
 #[test]
