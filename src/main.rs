@@ -5,6 +5,7 @@
 
 mod api;
 mod applet;
+mod attach;
 mod cli;
 mod config;
 mod ctl;

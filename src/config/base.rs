@@ -23,6 +23,8 @@ pub(crate) struct Config {
     pub(crate) resources: Resources,
     pub(crate) shell: ShellLimits,
     pub(crate) scratch: ScratchSizes,
+    /// Only what lies in one of these can be granted.
+    pub(crate) grant_roots: Vec<PathBuf>,
     pub(crate) mounts: Vec<BaseMount>,
     pub(crate) masks: Vec<Mask>,
 }
@@ -65,6 +67,7 @@ struct Raw {
     session_prefix: Option<Spanned<String>>,
     fallback_workspace: Option<Spanned<String>>,
     inject_git_identity: Option<bool>,
+    grant_roots: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     resources: RawResources,
     #[serde(default)]
@@ -201,6 +204,7 @@ impl Reader<'_> {
             resources: self.resources(raw.resources, base.map(|b| &b.resources))?,
             shell: self.shell(raw.shell, base.map(|b| &b.shell))?,
             scratch: self.scratch(raw.scratch, base.map(|b| &b.scratch))?,
+            grant_roots: self.grant_roots(raw.grant_roots, base)?,
             mounts: raw
                 .mounts
                 .unwrap_or_default()
@@ -283,6 +287,19 @@ impl Reader<'_> {
             tmp: self.value("scratch.tmp", raw.tmp, base.map(|b| b.tmp), size)?,
             shm: self.value("scratch.shm", raw.shm, base.map(|b| b.shm), size)?,
         })
+    }
+
+    fn grant_roots(
+        &self,
+        raw: Option<Vec<Spanned<String>>>,
+        base: Option<&Config>,
+    ) -> Result<Vec<PathBuf>, ConfigError> {
+        let Some(raw) = raw else {
+            return Ok(base.map(|b| b.grant_roots.clone()).unwrap_or_default());
+        };
+        raw.into_iter()
+            .map(|raw| self.check("grant_roots", raw, |text| expand_path(&text, self.home)))
+            .collect()
     }
 
     fn mount(&self, raw: RawMount) -> Result<BaseMount, ConfigError> {

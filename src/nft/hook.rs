@@ -185,7 +185,7 @@ fn check_place() -> Result<(), NftError> {
     }
     let network = namespace::own("net").map_err(wrong)?;
     let foreign = || NftError::Namespace("it does not belong to the container".to_owned());
-    let owner = namespace::owner(network).map_err(|_| foreign())?;
+    let owner = namespace::owning_user_namespace(network.as_fd()).map_err(|_| foreign())?;
     let user = namespace::own("user").map_err(wrong)?;
     if namespace::id(owner).map_err(wrong)? == namespace::id(user).map_err(wrong)? {
         Ok(())
@@ -228,7 +228,7 @@ fn enter(pidfd: &OwnedFd) -> Result<(), NftError> {
     if namespace::id(&network).map_err(wrong)? == namespace::id(own).map_err(wrong)? {
         return Err(NftError::Namespace("it is the one of the host".to_owned()));
     }
-    let owner = namespace::owner(&network).map_err(wrong)?;
+    let owner = namespace::owning_user_namespace(network.as_fd()).map_err(wrong)?;
     namespace::join(&owner, LinkNameSpaceType::Network, &network).map_err(wrong)
 }
 

@@ -3,5 +3,6 @@
 // Used from the gateway on.
 #[allow(dead_code)]
 pub(crate) mod egress;
+pub(crate) mod grants;
 pub(crate) mod masks;
 pub(crate) mod mounts;

@@ -1,4 +1,5 @@
-//! Namespaces of other processes: what they are, who owns them, how to enter.
+//! Namespaces: which they are, how they belong together (ioctl_ns(2)), how to
+//! enter them, and a mount namespace of one's own.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -6,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
-use rustix::thread::{CapabilitySet, LinkNameSpaceType};
+use rustix::thread::{CapabilitySet, LinkNameSpaceType, UnshareFlags};
 
 /// A namespace, as the kernel tells them apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,17 +56,44 @@ pub(crate) fn id(namespace: impl AsFd) -> io::Result<NamespaceId> {
     })
 }
 
-/// The user namespace that owns this one: who is privileged there may change
-/// it. Fails with EPERM where that is neither ours nor one below ours.
-pub(crate) fn owner(namespace: impl AsFd) -> io::Result<OwnedFd> {
-    const NS_GET_USERNS: libc::Ioctl = 0xb701;
-    // SAFETY: takes no argument besides a descriptor, which is borrowed here.
-    let owner = unsafe { libc::ioctl(namespace.as_fd().as_raw_fd(), NS_GET_USERNS) };
-    if owner < 0 {
+/// The user namespace whose capabilities count in `namespace`.
+pub(crate) fn owning_user_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    related(namespace, libc::NS_GET_USERNS)
+}
+
+/// EPERM where the parent is out of our reach.
+pub(crate) fn parent_user_namespace(user: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    related(user, libc::NS_GET_PARENT)
+}
+
+fn related(namespace: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<OwnedFd> {
+    // SAFETY: these two requests take no argument.
+    let number = unsafe { libc::ioctl(namespace.as_raw_fd(), request) };
+    if number < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call has made this descriptor for us (ioctl_nsfs(2)).
-    Ok(unsafe { OwnedFd::from_raw_fd(owner) })
+    // SAFETY: the kernel has just made this descriptor (close-on-exec) for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Whoever made the user namespace, as a uid of our own.
+pub(crate) fn owner_of(user: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut uid: libc::uid_t = libc::uid_t::MAX;
+    // SAFETY: the kernel writes one uid_t, which lives through the call.
+    let result = unsafe { libc::ioctl(user.as_raw_fd(), libc::NS_GET_OWNER_UID, &raw mut uid) };
+    if result == 0 {
+        Ok(uid)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Leaves the mount namespace for a copy of it, owned by the user namespace
+/// that we are in.
+pub(crate) fn copy_mount_namespace() -> rustix::io::Result<()> {
+    // SAFETY: the descriptor table, the one thing that other threads could
+    // miss, stays shared.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
 }
 
 /// Moves this process, which must have a single thread, into a user namespace
@@ -129,6 +157,6 @@ mod tests {
     fn what_is_no_pidfd_is_refused() {
         let null = std::fs::File::open("/dev/null").unwrap();
         assert!(of_process(null.as_fd(), "net").is_err());
-        assert!(owner(&null).is_err());
+        assert!(owning_user_namespace(null.as_fd()).is_err());
     }
 }
