@@ -115,6 +115,8 @@ read_back() {
     as dev sh -c 'exec python3 -c "
 import os, sys
 os.dup2(os.pidfd_open(int(sys.argv[1])), 3)
+# It may have been 3 already, and close-on-exec then.
+os.set_inheritable(3, True)
 os.execv(sys.argv[2], sys.argv[2:])
 " "$(podman inspect --format "{{.State.Pid}}" tv-nft-sandbox)" "$@"' sh \
         "$folder/umwelt" nft-hook --read-back --ruleset "$folder/rules.json" --digest "$digest" --nft /usr/sbin/nft
