@@ -122,7 +122,7 @@ fn install(order: &Order) -> Result<(), NftError> {
     check_state(io::stdin().lock())?;
     check_place()?;
     let ruleset = read_ruleset(&order.ruleset, &order.digest)?;
-    let asked = Table::parse(&ruleset)?;
+    let asked = parse_ruleset(order, &ruleset)?;
     keep_net_admin()?;
     program::apply(&order.nft, &ruleset)?;
     asked.expect(&Table::parse(&program::list(&order.nft)?)?)
@@ -131,7 +131,7 @@ fn install(order: &Order) -> Result<(), NftError> {
 /// From the host, of a container that runs.
 fn read_back(order: &Order, pidfd: &OwnedFd) -> Result<ReadBack, NftError> {
     let ruleset = read_ruleset(&order.ruleset, &order.digest)?;
-    let asked = Table::parse(&ruleset)?;
+    let asked = parse_ruleset(order, &ruleset)?;
     enter(pidfd)?;
     keep_net_admin()?;
     let listing = program::list(&order.nft)?;
@@ -218,6 +218,13 @@ fn read_ruleset(path: &Path, digest: &str) -> Result<Vec<u8>, NftError> {
     } else {
         Err(wrong("is not the one that was meant".to_owned()))
     }
+}
+
+fn parse_ruleset(order: &Order, text: &[u8]) -> Result<Table, NftError> {
+    Table::parse(text).map_err(|error| NftError::File {
+        path: order.ruleset.clone(),
+        why: format!("is none: {error}"),
+    })
 }
 
 /// Enters the network of the process, through the user namespace that owns it.

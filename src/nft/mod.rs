@@ -66,7 +66,7 @@ impl fmt::Display for NftError {
             NftError::Namespace(why) => write!(f, "the network namespace: {why}"),
             NftError::Start { nft, source } => write!(f, "cannot start {nft:?}: {source}"),
             NftError::Failed { what, said } => write!(f, "nft could not {what}: {said}"),
-            NftError::Listing(why) => write!(f, "what nft lists is not understood: {why}"),
+            NftError::Listing(why) => write!(f, "not understood as JSON of nft: {why}"),
             NftError::Differs(what) => {
                 write!(f, "the rules are not those that were asked for: {what}")
             }

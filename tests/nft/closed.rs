@@ -41,7 +41,7 @@ fn an_nft_that_is_missing_or_does_not_do_its_work() {
     let idle = world.stand_in("exit 0");
     assert_says(
         &said(&world, |hook| hook.nft = idle),
-        "what nft lists is not understood",
+        "not understood as JSON of nft",
     );
     let killed = world.stand_in("kill -9 $$");
     assert_says(&said(&world, |hook| hook.nft = killed), "signal: 9");
@@ -78,7 +78,7 @@ fn a_ruleset_that_is_another_half_or_gone() {
         hook.digest = digest(&half);
         hook.ruleset.clone_from(&half);
     });
-    assert_says(&half_text, "what nft lists is not understood");
+    assert_says(&half_text, "is none: not understood as JSON of nft");
 }
 
 #[test]

@@ -168,7 +168,7 @@ hook_file "$folder/umwelt" "$folder/nft"
 refused 'the hook is killed'
 stand_in 'exit 0'
 hook_file "$folder/umwelt" "$folder/nft"
-refused 'nft does nothing' 'what nft lists is not understood'
+refused 'nft does nothing' 'not understood as JSON of nft'
 stand_in 'exec sleep 600'
 hook_file "$folder/umwelt" "$folder/nft" 3
 refused 'the hook takes too long'
@@ -181,7 +181,7 @@ refused 'the hook is not executable'
 
 head -c 2000 "$golden" >"$folder/rules.json"
 hook_file "$folder/umwelt" /usr/sbin/nft 30 "$(sha256sum "$folder/rules.json" | cut -d' ' -f1)"
-refused 'half a ruleset is there' 'is not understood'
+refused 'half a ruleset is there' 'is none: not understood'
 install -o dev -m 0600 "$golden" "$folder/rules.json"
 
 # podman skips the file of a hook that is not there, without a word. So the hook alone is not enough.
