@@ -26,8 +26,9 @@ clean_up() {
 }
 trap clean_up EXIT
 
-install -o dev -m 0755 "$binary" "$folder/umwelt"
-install -o dev -m 0600 "$golden" "$folder/rules.json"
+# The hook may read what belongs to the user and the user's group: both exist inside.
+install -o dev -g dev -m 0755 "$binary" "$folder/umwelt"
+install -o dev -g dev -m 0600 "$golden" "$folder/rules.json"
 as dev mkdir -m 0700 "$folder/hooks"
 digest=$(sha256sum "$golden" | cut -d' ' -f1)
 
@@ -175,14 +176,14 @@ refused 'the hook takes too long'
 hook_file "$folder/umwelt" /usr/sbin/nft 30 "${digest//[0-7]/8}"
 refused 'the ruleset is not the one that was meant' 'is not the one that was meant'
 
-install -o dev -m 0644 "$binary" "$folder/plain"
+install -o dev -g dev -m 0644 "$binary" "$folder/plain"
 hook_file "$folder/plain"
 refused 'the hook is not executable'
 
 head -c 2000 "$golden" >"$folder/rules.json"
 hook_file "$folder/umwelt" /usr/sbin/nft 30 "$(sha256sum "$folder/rules.json" | cut -d' ' -f1)"
 refused 'half a ruleset is there' 'is none: not understood'
-install -o dev -m 0600 "$golden" "$folder/rules.json"
+install -o dev -g dev -m 0600 "$golden" "$folder/rules.json"
 
 # podman skips the file of a hook that is not there, without a word. So the hook alone is not enough.
 hook_file "$folder/gone"
