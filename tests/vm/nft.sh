@@ -16,13 +16,16 @@ had_system_hooks=$([[ ! -e $system_hooks ]] || echo yes)
 had_other_hooks=$([[ ! -e $other_hooks ]] || echo yes)
 
 folder=$(as dev mktemp -d /home/dev/tv-nft.XXXXXX)
+# Open to all: the hook starts nft without the right to pass through private folders.
+public=$(mktemp -d /run/tv-nft.XXXXXX)
+chmod 0755 "$public"
 clean_up() {
     as dev podman rm --force --ignore --time=0 tv-nft-gateway tv-nft-sandbox >/dev/null || true
     as dev podman network rm --force "$network" >/dev/null || true
     rm -f "$system_hooks/tv-nft.json" "$other_hooks/tv-nft.json"
     [[ -n $had_system_hooks ]] || rmdir --ignore-fail-on-non-empty "$system_hooks" || true
     [[ -n $had_other_hooks ]] || rmdir --ignore-fail-on-non-empty "$other_hooks" || true
-    rm -rf "$folder"
+    rm -rf "$folder" "$public"
 }
 trap clean_up EXIT
 
@@ -157,21 +160,21 @@ did_not_start() {
 }
 # stand_in LINE: a program in place of nft.
 stand_in() {
-    printf '#!/bin/sh\n%s\n' "$1" >"$folder/nft"
-    chmod 0755 "$folder/nft"
+    printf '#!/bin/sh\n%s\n' "$1" >"$public/nft"
+    chmod 0755 "$public/nft"
 }
 
 hook_file "$folder/umwelt" /nonexistent/nft
 refused 'nft is missing' 'cannot start "/nonexistent/nft"' 'hint: install nftables'
 # shellcheck disable=SC2016  # expanded by the stand-in
 stand_in 'kill -9 "$PPID"'
-hook_file "$folder/umwelt" "$folder/nft"
+hook_file "$folder/umwelt" "$public/nft"
 refused 'the hook is killed'
 stand_in 'exit 0'
-hook_file "$folder/umwelt" "$folder/nft"
+hook_file "$folder/umwelt" "$public/nft"
 refused 'nft does nothing' 'not understood as JSON of nft'
 stand_in 'exec sleep 600'
-hook_file "$folder/umwelt" "$folder/nft" 3
+hook_file "$folder/umwelt" "$public/nft" 3
 refused 'the hook takes too long'
 hook_file "$folder/umwelt" /usr/sbin/nft 30 "${digest//[0-7]/8}"
 refused 'the ruleset is not the one that was meant' 'is not the one that was meant'
