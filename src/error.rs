@@ -8,6 +8,7 @@ use crate::api::{ApiError, ErrorKind};
 use crate::config::ConfigError;
 use crate::ctl::CtlError;
 use crate::dirs::DirsError;
+use crate::nft::NftError;
 use crate::podman::PodmanError;
 use crate::run::preflight::PreflightError;
 use crate::run::verify::VerifyError;
@@ -35,6 +36,7 @@ pub(crate) enum Error {
     Dirs(DirsError),
     Workspace(WorkspaceError),
     Preflight(PreflightError),
+    Nft(NftError),
     Podman(PodmanError),
     Verify(VerifyError),
     /// An answer of the control plane, or the lack of one.
@@ -67,6 +69,7 @@ impl Error {
             Error::Preflight(error) => error.exit_code(),
             Error::Api(error) => error.kind.exit_code(),
             Error::NotBuilt(_)
+            | Error::Nft(_)
             | Error::Podman(_)
             | Error::Verify(_)
             | Error::Ctl(_)
@@ -87,6 +90,7 @@ impl Error {
             Error::Dirs(error) => error.hint(),
             Error::Workspace(error) => error.hint(),
             Error::Preflight(error) => error.hint(),
+            Error::Nft(error) => error.hint(),
             Error::Podman(error) => error.hint(),
             Error::Verify(error) => error.hint(),
             Error::Api(error) => error.hint.clone(),
@@ -108,6 +112,7 @@ impl fmt::Display for Error {
             Error::Dirs(error) => error.fmt(f),
             Error::Workspace(error) => error.fmt(f),
             Error::Preflight(error) => error.fmt(f),
+            Error::Nft(error) => error.fmt(f),
             Error::Podman(error) => error.fmt(f),
             Error::Verify(error) => error.fmt(f),
             Error::Api(error) => error.fmt(f),
@@ -152,6 +157,7 @@ from_layer! {
     DirsError => Dirs,
     WorkspaceError => Workspace,
     PreflightError => Preflight,
+    NftError => Nft,
     PodmanError => Podman,
     VerifyError => Verify,
     ApiError => Api,

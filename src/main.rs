@@ -13,6 +13,7 @@ mod dirs;
 mod error;
 mod init;
 mod mcp;
+mod nft;
 mod places;
 mod podman;
 mod policy;

@@ -23,7 +23,7 @@ const NAMES: [&str; 7] = [
     "umwelt-gateway",
 ];
 /// Names that only a later version gives something to do.
-const RESERVED: [&str; 3] = ["umwelt-nft-hook", "umwelt-install", "umwelt-gateway"];
+const RESERVED: [&str; 2] = ["umwelt-install", "umwelt-gateway"];
 const SUBCOMMANDS: [&str; 8] = [
     "status", "stop", "exec", "shell", "list", "grant", "revoke", "trust",
 ];
