@@ -55,9 +55,8 @@ impl Applet {
             Applet::Run => crate::run::main(args),
             Applet::Ctl => crate::ctl::main(args),
             Applet::Init => crate::init::main(args),
-            Applet::NftHook | Applet::Install | Applet::Gateway => {
-                Err(Error::NotBuilt(self.name()))
-            }
+            Applet::Gateway => crate::gateway::main(args),
+            Applet::NftHook | Applet::Install => Err(Error::NotBuilt(self.name())),
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::api::{ApiError, ErrorKind};
 use crate::config::ConfigError;
 use crate::ctl::CtlError;
 use crate::dirs::DirsError;
+use crate::gateway::GatewayError;
 use crate::podman::PodmanError;
 use crate::run::preflight::PreflightError;
 use crate::run::verify::VerifyError;
@@ -39,6 +40,7 @@ pub(crate) enum Error {
     /// An answer of the control plane, or the lack of one.
     Api(ApiError),
     Ctl(CtlError),
+    Gateway(GatewayError),
     Io {
         what: String,
         source: io::Error,
@@ -67,6 +69,7 @@ impl Error {
             | Error::Podman(_)
             | Error::Verify(_)
             | Error::Ctl(_)
+            | Error::Gateway(_)
             | Error::Io { .. } => exit_code::FAILURE,
         }
     }
@@ -87,6 +90,7 @@ impl Error {
             Error::Verify(error) => error.hint(),
             Error::Api(error) => error.hint.clone(),
             Error::Ctl(error) => error.hint(),
+            Error::Gateway(error) => error.hint(),
             Error::NotBuilt(_) | Error::Io { .. } => None,
         }
     }
@@ -107,6 +111,7 @@ impl fmt::Display for Error {
             Error::Verify(error) => error.fmt(f),
             Error::Api(error) => error.fmt(f),
             Error::Ctl(error) => error.fmt(f),
+            Error::Gateway(error) => error.fmt(f),
             Error::Io { what, source } => write!(f, "cannot {what}: {source}"),
         }
     }
@@ -150,6 +155,7 @@ from_layer! {
     VerifyError => Verify,
     ApiError => Api,
     CtlError => Ctl,
+    GatewayError => Gateway,
 }
 
 impl From<lexopt::Error> for Error {
