@@ -1,0 +1,17 @@
+//! Drives the real umwelt-gateway: a test authority, servers on the loopback
+//! interface, and clients that come through it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    clippy::cast_possible_truncation
+)]
+
+mod authority;
+mod client;
+mod gateway;
+mod inspected;
+mod server;
