@@ -12,6 +12,9 @@
 
 mod authority;
 mod client;
+mod disagreement;
+mod framing;
 mod gateway;
 mod inspected;
 mod server;
+mod streams;

@@ -338,7 +338,8 @@ impl Inspection {
                 self.refuse(&refused, client, context);
                 Ok(())
             }
-            None => Err(Next::Close),
+            // Without TLS's own goodbye: what there is of it, and no more.
+            None => Err(Next::Linger),
         }
     }
 
