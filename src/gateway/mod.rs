@@ -112,6 +112,9 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     cli::start_log(NAME);
     let signals = sys::signal::readable_on(&sys::signal::END)
         .map_err(|error| Error::io("watch for signals", error))?;
+    // A limit of the file size is an error to write then, not the end.
+    signal_hook::flag::register(libc::SIGXFSZ, Arc::default())
+        .map_err(|error| Error::io("watch for signals", error))?;
     raise_file_limit();
     let gateway = Gateway::start(&options)?;
     gateway.serve(&signals)?;

@@ -16,5 +16,8 @@ mod disagreement;
 mod framing;
 mod gateway;
 mod inspected;
+mod live;
+mod names;
+mod relays;
 mod server;
 mod streams;
