@@ -101,7 +101,7 @@ impl Exchange {
         context: &mut Context,
     ) -> Result<Exchange, Refused> {
         let key = Key {
-            target: Authority::clone(target),
+            target: target.clone(),
             private: request.private,
         };
         let mut exchange = Exchange {
@@ -386,7 +386,7 @@ impl Exchange {
             Server::None => {}
         }
         self.free(context);
-        Some(!is_whole || self.request.close || self.response.closes_client())
+        Some(!is_whole || self.response.closes_client())
     }
 
     fn is_reusable(&self, link: &Link) -> bool {

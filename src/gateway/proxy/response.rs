@@ -58,6 +58,8 @@ pub(crate) struct Response {
     state: State,
     /// What has come of a head.
     plain: Vec<u8>,
+    /// A head for the client, with the body data that came along.
+    written: Vec<u8>,
     is_head: bool,
     websocket: bool,
     switched: bool,
@@ -77,6 +79,7 @@ impl Response {
         Response {
             state: State::Head,
             plain: Vec::new(),
+            written: Vec::new(),
             is_head: request.method == "HEAD",
             websocket: request.websocket,
             switched: false,
@@ -84,7 +87,7 @@ impl Response {
             status: None,
             interim: 0,
             link_over: false,
-            close_client: false,
+            close_client: request.close,
             down: 0,
             recorded: false,
         }
@@ -93,6 +96,7 @@ impl Response {
     pub(crate) fn lend(&mut self, context: &mut Context) {
         if self.state == State::Head {
             context.lend(&mut self.plain);
+            context.lend(&mut self.written);
         }
     }
 
@@ -109,7 +113,7 @@ impl Response {
                 self.plain.extend_from_slice(data);
                 Ok(())
             }
-            State::Body(_) => self.take_body(data, &[], tls, out),
+            State::Body(_) => self.take_body(data, tls, out),
             State::Done => {
                 self.link_over = true;
                 Ok(())
@@ -117,15 +121,14 @@ impl Response {
         }
     }
 
-    /// Sends body data, after `before`, in as few records as possible.
+    /// Sends body data, after what is in `written` and in as few records as
+    /// possible.
     fn take_body(
         &mut self,
         data: &[u8],
-        before: &[u8],
         tls: &mut ClientTls,
         out: &mut Vec<u8>,
     ) -> Result<(), Broken> {
-        let mut before = before;
         let mut rest = data;
         while let State::Body(body) = &mut self.state {
             if body.is_done() {
@@ -141,14 +144,27 @@ impl Response {
                 .unwrap_or((rest, &[]));
             let forward = used.get(step.skip..).unwrap_or_default();
             self.down += forward.len() as u64;
-            seal(before, forward, tls, out)?;
-            before = &[];
+            self.send(forward, tls, out)?;
             rest = after;
         }
-        seal(before, &[], tls, out)?;
+        self.send(&[], tls, out)?;
         // More than the response: a second one that nobody asked for.
         self.link_over |= !rest.is_empty();
         Ok(())
+    }
+
+    fn send(&mut self, data: &[u8], tls: &mut ClientTls, out: &mut Vec<u8>) -> Result<(), Broken> {
+        let sealed = match (self.written.is_empty(), data.is_empty()) {
+            (true, true) => Ok(()),
+            (true, false) => tls.seal(data, out),
+            (false, _) => {
+                self.written.extend_from_slice(data);
+                let sealed = tls.seal(&self.written, out);
+                self.written.clear();
+                sealed
+            }
+        };
+        sealed.map_err(Broken::Client)
     }
 
     /// Reads what has come of heads.
@@ -159,29 +175,41 @@ impl Response {
         out: &mut Vec<u8>,
     ) -> Result<(), Broken> {
         while self.state == State::Head && !self.plain.is_empty() {
-            let plain = std::mem::take(&mut self.plain);
-            let Some(end) = head::find_end(&plain).map_err(Broken::Head)? else {
-                self.plain = plain;
+            let mut plain = std::mem::take(&mut self.plain);
+            let used = self.take_head(&plain, request_done, tls, out)?;
+            plain.drain(..used);
+            self.plain = plain;
+            if used == 0 {
                 break;
-            };
-            let (bytes, rest) = plain.split_at_checked(end).unwrap_or((&plain, &[]));
-            let mut room = head::no_fields();
-            let (head, fields) = head::parse_response(bytes, &mut room).map_err(Broken::Head)?;
-            let meaning = Meaning::of(fields).map_err(Broken::Field)?;
-            let delivery = self.plan(&head, &meaning, request_done)?;
-            let mut written = Vec::with_capacity(bytes.len() + 64);
-            rewrite::write_response(&mut written, &head, fields, delivery);
-            self.begun = true;
-            match self.state {
-                State::Body(_) => self.take_body(rest, &written, tls, out)?,
-                state => {
-                    seal(&written, &[], tls, out)?;
-                    self.link_over |= state == State::Done && !rest.is_empty();
-                    self.plain.extend_from_slice(rest);
-                }
             }
         }
         Ok(())
+    }
+
+    /// Returns how many bytes are used up.
+    fn take_head(
+        &mut self,
+        plain: &[u8],
+        request_done: bool,
+        tls: &mut ClientTls,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, Broken> {
+        let Some(end) = head::find_end(plain).map_err(Broken::Head)? else {
+            return Ok(0);
+        };
+        let (bytes, rest) = plain.split_at_checked(end).unwrap_or((plain, &[]));
+        let mut room = head::no_fields();
+        let (head, fields) = head::parse_response(bytes, &mut room).map_err(Broken::Head)?;
+        let meaning = Meaning::of(fields).map_err(Broken::Field)?;
+        let delivery = self.plan(&head, &meaning, request_done)?;
+        rewrite::write_response(&mut self.written, &head, fields, delivery);
+        self.begun = true;
+        if self.state == State::Head {
+            self.send(&[], tls, out)?;
+            return Ok(end);
+        }
+        self.take_body(rest, tls, out)?;
+        Ok(plain.len())
     }
 
     /// What follows the head, and how the head is told to the client.
@@ -206,7 +234,7 @@ impl Response {
             };
         }
         self.link_over = meaning.close || head.version == 0;
-        self.close_client = !request_done;
+        self.close_client |= !request_done;
         let framing = match (self.is_head, head.status, meaning.framing) {
             (_, 204, _) => self.without_body(Framing::Unsaid),
             (true, ..) | (_, 304, _) => self.without_body(match meaning.framing {
@@ -312,11 +340,12 @@ impl Response {
 
     pub(crate) fn free(&mut self, context: &mut Context) {
         self.plain.clear();
-        context.settle(&mut self.plain);
+        self.written.clear();
+        self.settle(context);
     }
 
     pub(crate) fn settle(&mut self, context: &mut Context) -> usize {
-        context.settle(&mut self.plain)
+        context.settle(&mut self.plain) + context.settle(&mut self.written)
     }
 }
 
@@ -326,14 +355,4 @@ fn plain_delivery(framing: Framing) -> Delivery {
         close: false,
         websocket: false,
     }
-}
-
-fn seal(before: &[u8], data: &[u8], tls: &mut ClientTls, out: &mut Vec<u8>) -> Result<(), Broken> {
-    // A record has room for 16 KiB, so a small response goes into one.
-    let sealed = match (before, data) {
-        ([], []) => return Ok(()),
-        ([], data) => tls.seal(data, out),
-        (before, data) => tls.seal(&[before, data].concat(), out),
-    };
-    sealed.map_err(Broken::Client)
 }

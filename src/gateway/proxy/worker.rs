@@ -39,6 +39,15 @@ pub(crate) enum Mail {
     Stop,
 }
 
+/// When a listener has to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Now,
+    OnEvent,
+    /// After a failure, which has no event of its own.
+    Later,
+}
+
 #[derive(Debug)]
 pub(crate) struct Worker {
     poll: Poll,
@@ -52,9 +61,8 @@ pub(crate) struct Worker {
     serial: u64,
     /// Those with more to do at once.
     again: VecDeque<usize>,
-    /// Listeners that may have more to accept.
-    accept_http: bool,
-    accept_socks: bool,
+    http_due: Due,
+    socks_due: Due,
     next_sweep: Instant,
     held: usize,
     stopping: bool,
@@ -95,8 +103,8 @@ impl Worker {
             count: 0,
             serial: 0,
             again: VecDeque::new(),
-            accept_http: true,
-            accept_socks: true,
+            http_due: Due::Now,
+            socks_due: Due::Now,
             held: 0,
             stopping: false,
         })
@@ -127,13 +135,13 @@ impl Worker {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if !self.again.is_empty() {
+        let due = [self.http_due, self.socks_due];
+        if !self.again.is_empty() || due.contains(&Due::Now) {
             return Some(Duration::ZERO);
         }
         let is_idle = self.count == 0 && self.context.pool.is_empty();
-        // Listeners are asked again after a failure, which has no event.
-        let has_left = self.accept_http || self.accept_socks;
-        (!is_idle || has_left).then(|| self.next_sweep.saturating_duration_since(Instant::now()))
+        (!is_idle || due.contains(&Due::Later))
+            .then(|| self.next_sweep.saturating_duration_since(Instant::now()))
     }
 
     fn take_mail(&mut self) {
@@ -178,8 +186,8 @@ impl Worker {
         let slot = event.token().0;
         match self.context.slots.owner(slot) {
             Owner::Nobody | Owner::Mail => {}
-            Owner::HttpListener => self.accept_http = true,
-            Owner::SocksListener => self.accept_socks = true,
+            Owner::HttpListener => self.http_due = Due::Now,
+            Owner::SocksListener => self.socks_due = Due::Now,
             Owner::Idle => pool::on_event(&mut self.context, slot, event),
             Owner::Client(index) => self.with(index, |connection, context| {
                 connection.note_client(event);
@@ -230,31 +238,30 @@ impl Worker {
     }
 
     fn accept(&mut self) {
-        if self.accept_http {
-            self.accept_http = self.accept_from(false);
+        if self.http_due == Due::Now {
+            self.http_due = self.accept_from(false);
         }
-        if self.accept_socks {
-            self.accept_socks = self.accept_from(true);
+        if self.socks_due == Due::Now {
+            self.socks_due = self.accept_from(true);
         }
     }
 
-    /// Whether there may be more to accept.
-    fn accept_from(&mut self, is_socks: bool) -> bool {
+    /// When to accept again.
+    fn accept_from(&mut self, is_socks: bool) -> Due {
         for _ in 0..ACCEPTS {
             let listener = if is_socks { &self.socks } else { &self.http };
             match listener.accept() {
                 Ok((stream, _)) if self.count < MAX_CONNECTIONS => self.add(stream, is_socks),
                 // Dropped; there is no room to say more.
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Due::OnEvent,
                 Err(error) => {
                     log::warn!("cannot accept a connection: {error}");
-                    return true;
+                    return Due::Later;
                 }
             }
         }
-        self.again.push_back(usize::MAX);
-        true
+        Due::Now
     }
 
     fn add(&mut self, stream: mio::net::TcpStream, is_socks: bool) {
@@ -284,6 +291,11 @@ impl Worker {
     fn sweep(&mut self) {
         self.next_sweep = self.context.now + SWEEP;
         pool::expire(&mut self.context);
+        for due in [&mut self.http_due, &mut self.socks_due] {
+            if *due == Due::Later {
+                *due = Due::Now;
+            }
+        }
         for index in 0..self.connections.len() {
             let is_due = matches!(
                 self.connections.get(index),

@@ -1,6 +1,7 @@
 //! Connections that wait for the next request to the same server.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::gateway::http::authority::Authority;
@@ -16,7 +17,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(60);
 /// addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    pub(crate) target: Authority,
+    pub(crate) target: Arc<Authority>,
     pub(crate) private: bool,
 }
 
