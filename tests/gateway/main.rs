@@ -14,6 +14,7 @@ mod authority;
 mod client;
 mod disagreement;
 mod framing;
+mod fuzz;
 mod gateway;
 mod inspected;
 mod live;

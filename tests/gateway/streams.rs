@@ -343,3 +343,22 @@ fn a_certificate_for_another_name_is_refused() {
     assert!(answer.text().contains("certificate"), "{}", answer.text());
     assert!(server.seen.try_recv().is_err());
 }
+
+#[test]
+fn a_client_that_says_goodbye_still_gets_what_it_asked_for() {
+    let setup = Setup::new();
+    let server = Server::echo(&setup.pki);
+    let gateway = start(setup, &server);
+    let (mut client, host) = open(&gateway, &server);
+    client.send(&format!("GET /last HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    client.tls.conn.send_close_notify();
+    client.tls.flush().unwrap();
+    assert!(client.read_answer(false).text().starts_with("GET /last "));
+    assert!(client.read_rest().is_empty());
+    // Half a request is no request.
+    let (mut client, _) = open(&gateway, &server);
+    client.send("GET /half HTTP/1.1\r\nHo");
+    client.tls.conn.send_close_notify();
+    client.tls.flush().unwrap();
+    assert!(client.read_rest().is_empty());
+}

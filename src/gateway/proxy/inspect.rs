@@ -106,6 +106,7 @@ impl Inspection {
         context.lend(&mut client.out);
         let mut progress = self.read(client, context)?;
         progress |= self.take_plain(client, context);
+        progress |= self.after_goodbye(client, context)?;
         progress |= self.drive_exchange(client, context)?;
         progress |= client.flush().map_err(|_| Next::Close)?;
         Ok(progress)
@@ -184,10 +185,23 @@ impl Inspection {
         }
         match trouble {
             Some(trouble) => self.end_with(trouble, client, context),
-            None if self.tls.is_closed() && self.plain.is_empty() => {
-                Err(self.client_ended(context))
-            }
             None => Ok(()),
+        }
+    }
+
+    /// The client has said that it sends no more. What it has asked for in
+    /// whole is answered still.
+    fn after_goodbye(&mut self, client: &mut Socket, context: &mut Context) -> Result<bool, Next> {
+        if !self.tls.is_closed() || self.closing {
+            return Ok(false);
+        }
+        match &self.exchange {
+            None => {
+                self.close(client);
+                Ok(true)
+            }
+            Some(exchange) if exchange.awaits_only_server() || !self.plain.is_empty() => Ok(false),
+            Some(_) => Err(self.client_ended(context)),
         }
     }
 
