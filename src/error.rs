@@ -8,6 +8,7 @@ use crate::api::{ApiError, ErrorKind};
 use crate::config::ConfigError;
 use crate::ctl::CtlError;
 use crate::dirs::DirsError;
+use crate::egress::EgressError;
 use crate::gateway::GatewayError;
 use crate::nft::NftError;
 use crate::podman::PodmanError;
@@ -38,6 +39,7 @@ pub(crate) enum Error {
     Workspace(WorkspaceError),
     Preflight(PreflightError),
     Nft(NftError),
+    Egress(EgressError),
     Podman(PodmanError),
     Verify(VerifyError),
     /// An answer of the control plane, or the lack of one.
@@ -72,6 +74,7 @@ impl Error {
             Error::Api(error) => error.kind.exit_code(),
             Error::NotBuilt(_)
             | Error::Nft(_)
+            | Error::Egress(_)
             | Error::Podman(_)
             | Error::Verify(_)
             | Error::Ctl(_)
@@ -94,6 +97,7 @@ impl Error {
             Error::Workspace(error) => error.hint(),
             Error::Preflight(error) => error.hint(),
             Error::Nft(error) => error.hint(),
+            Error::Egress(error) => error.hint(),
             Error::Podman(error) => error.hint(),
             Error::Verify(error) => error.hint(),
             Error::Api(error) => error.hint.clone(),
@@ -117,6 +121,7 @@ impl fmt::Display for Error {
             Error::Workspace(error) => error.fmt(f),
             Error::Preflight(error) => error.fmt(f),
             Error::Nft(error) => error.fmt(f),
+            Error::Egress(error) => error.fmt(f),
             Error::Podman(error) => error.fmt(f),
             Error::Verify(error) => error.fmt(f),
             Error::Api(error) => error.fmt(f),
@@ -163,6 +168,7 @@ from_layer! {
     WorkspaceError => Workspace,
     PreflightError => Preflight,
     NftError => Nft,
+    EgressError => Egress,
     PodmanError => Podman,
     VerifyError => Verify,
     ApiError => Api,

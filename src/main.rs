@@ -10,6 +10,7 @@ mod cli;
 mod config;
 mod ctl;
 mod dirs;
+mod egress;
 mod error;
 mod gateway;
 mod init;

@@ -332,6 +332,11 @@ impl std::error::Error for WorkspaceError {}
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
     pub(crate) container: String,
+    pub(crate) gateway: String,
+    /// Of the sandbox and its gateway.
+    pub(crate) network: String,
+    /// Of the gateway alone, where the other one is internal.
+    pub(crate) way_out: String,
     pub(crate) socket: PathBuf,
     pub(crate) lock: PathBuf,
     /// Files that podman reads at create, in the runtime directory.
@@ -339,6 +344,8 @@ pub(crate) struct Names {
     /// Saved outputs and the log of this sandbox.
     pub(crate) state: PathBuf,
     pub(crate) journal: PathBuf,
+    /// The directory in which the gateway records what was asked for.
+    pub(crate) audit: PathBuf,
 }
 
 impl Names {
@@ -350,6 +357,10 @@ impl Names {
             runtime: dirs.runtime.join(&container),
             state: dirs.state.join(&container),
             journal: dirs.data.join(format!("journal-{container}.jsonl")),
+            audit: dirs.data.join("egress").join(format!("audit-{container}")),
+            gateway: format!("{prefix}-egress-gw-{sid}"),
+            network: format!("{prefix}-egress-{sid}"),
+            way_out: format!("{prefix}-egress-out-{sid}"),
             container,
         }
     }

@@ -9,13 +9,15 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use crate::config::ConfigError;
+use crate::config::egress::{EgressConfig, Layer, RawEgress, RawHost, read_egress};
 use crate::config::source::Source;
 use crate::config::value::expand_path;
 
 /// What a workspace file asks for; the default asks for nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct WorkspaceFile {
     pub(crate) grants: Vec<PersistedGrant>,
+    pub(crate) egress: EgressConfig,
 }
 
 /// A grant that outlives the control plane.
@@ -50,6 +52,10 @@ impl GrantMode {
 struct Raw {
     #[serde(default)]
     grants: Vec<Spanned<RawGrant>>,
+    #[serde(default)]
+    egress: RawEgress,
+    #[serde(default)]
+    hosts: Vec<RawHost>,
 }
 
 #[derive(Clone, Deserialize)]
@@ -92,7 +98,10 @@ impl Reader<'_> {
     }
 
     fn file(&self, raw: Raw) -> Result<WorkspaceFile, ConfigError> {
-        let mut file = WorkspaceFile::default();
+        let mut file = WorkspaceFile {
+            egress: read_egress(self.source, raw.egress, raw.hosts, Layer::Workspace)?,
+            ..WorkspaceFile::default()
+        };
         for raw in raw.grants {
             let raw = raw.into_inner();
             let at = raw.path.span().start;
@@ -165,6 +174,15 @@ mod tests {
     }
 
     #[test]
+    fn network_is_asked_for_beside_the_grants() {
+        let text = "[egress]\nenabled = true\n[[egress.https]]\nhost = 'a.example.org'\n[[hosts]]\nname = 'a.example.org'\naddress = '192.0.2.1'\n";
+        let file = parse(text).unwrap();
+        assert!(file.egress.enabled && !file.asks_for_nothing());
+        assert_eq!((file.egress.https.len(), file.egress.hosts.len()), (1, 1));
+        assert!(parse("[egress]\nenabled = false\n").unwrap().asks_for_nothing());
+    }
+
+    #[test]
     fn byte_order_mark_and_windows_line_ends_are_no_obstacle() {
         let file = parse("\u{feff}[[grants]]\r\npath = \"/a\"\r\nmode = \"ro\"\r\n").unwrap();
         assert_eq!(file.grants, [grant("/a", GrantMode::Ro, false)]);
@@ -175,10 +193,10 @@ mod tests {
         let entry = |rest: &str| format!("[[grants]]\npath = \"/a\"\nmode = \"ro\"\n{rest}");
         for (text, wanted) in [
             (
-                entry("\n[egress]\nenabled = true\n"),
-                "line 5: unknown field `egress`",
+                entry("\n[egress]\nenable = true\n"),
+                "line 6: unknown field `enable`",
             ),
-            ("[[hosts]]\n".to_owned(), "line 1: unknown field `hosts`"),
+            ("[[hosts]]\n".to_owned(), "line 1: missing field `name`"),
             (
                 "image = \"x\"\n".to_owned(),
                 "line 1: unknown field `image`",

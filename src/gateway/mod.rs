@@ -15,11 +15,12 @@ mod path;
 mod proxy;
 mod shared;
 mod socks5;
+mod supervisor;
 mod tls;
 mod upstream;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::process::ExitCode;
@@ -41,6 +42,7 @@ use crate::gateway::live::{Change, PolicyFile};
 use crate::gateway::options::{Asked, Options};
 use crate::gateway::proxy::{Mail, Worker};
 use crate::gateway::shared::{Mailbox, Shared};
+use crate::gateway::supervisor::Supervisor;
 use crate::gateway::tls::authority::{Authority, CertificateError};
 use crate::gateway::tls::leaf::Leaves;
 use crate::policy::decide::Rules;
@@ -55,6 +57,7 @@ const LAST_WORDS: Duration = Duration::from_millis(700);
 const SIGNALS: Token = Token(0);
 const POLICY: Token = Token(1);
 const THREADS: Token = Token(2);
+const SUPERVISOR: Token = Token(3);
 
 /// Why the gateway does not start.
 #[derive(Debug)]
@@ -109,6 +112,9 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         Asked::Help => return Ok(cli::print(options::HELP)),
         Asked::Version => return Ok(cli::version(NAME)),
     };
+    // Before anything else is opened.
+    let supervisor = Supervisor::take(options.supervised)
+        .map_err(|error| Error::io("use the socket on descriptor 3", error))?;
     cli::start_log(NAME);
     let signals = sys::signal::readable_on(&sys::signal::END)
         .map_err(|error| Error::io("watch for signals", error))?;
@@ -116,8 +122,14 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     signal_hook::flag::register(libc::SIGXFSZ, Arc::default())
         .map_err(|error| Error::io("watch for signals", error))?;
     raise_file_limit();
-    let gateway = Gateway::start(&options)?;
-    gateway.serve(&signals)?;
+    let gateway = match Gateway::start(&options, &supervisor) {
+        Ok(gateway) => gateway,
+        Err(error) => {
+            supervisor.tell(&serde_json::json!({"event": "failed", "why": error.to_string()}));
+            return Err(error);
+        }
+    };
+    gateway.serve(&signals, &supervisor)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -143,7 +155,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    fn start(options: &Options) -> Result<Gateway, Error> {
+    fn start(options: &Options, supervisor: &Supervisor) -> Result<Gateway, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut policy = PolicyFile::new(options.policy.clone());
         let watch = watch_policy(options);
@@ -176,7 +188,7 @@ impl Gateway {
         let (for_dns, mail) = (shared.clone(), workers.clone());
         let dns = spawn("dns", &ended, move || service.run(&for_dns, &mail)).map_err(failed)?;
         shared.note("gateway", "start", None);
-        announce(&ready);
+        announce(&ready, supervisor);
         Ok(Gateway {
             poll,
             shared,
@@ -188,8 +200,8 @@ impl Gateway {
         })
     }
 
-    /// Serves until a signal asks it to end.
-    fn serve(mut self, signals: &impl AsRawFd) -> Result<(), Error> {
+    /// Serves until a signal asks it to end, or the supervisor is gone.
+    fn serve(mut self, signals: &impl AsRawFd, supervisor: &Supervisor) -> Result<(), Error> {
         let failed = |error| Error::io("wait for events", error);
         let register = |fd: i32, token| {
             self.poll
@@ -200,6 +212,9 @@ impl Gateway {
         if let Some(watch) = &self.watch {
             register(watch.as_raw_fd(), POLICY).map_err(failed)?;
         }
+        if let Some(socket) = supervisor.socket() {
+            register(socket.as_raw_fd(), SUPERVISOR).map_err(failed)?;
+        }
         let mut events = Events::with_capacity(16);
         loop {
             match self.poll.poll(&mut events, Some(BACKSTOP)) {
@@ -208,7 +223,8 @@ impl Gateway {
                 }
                 _ => {}
             }
-            if events.iter().any(|event| event.token() == SIGNALS) {
+            let is_told = events.iter().any(|event| event.token() == SIGNALS);
+            if is_told || supervisor.is_gone() {
                 self.stop();
                 return Ok(());
             }
@@ -216,7 +232,7 @@ impl Gateway {
                 return Err(self.lost_thread());
             }
             self.drain_watch();
-            self.look_at_policy();
+            self.look_at_policy(supervisor);
         }
     }
 
@@ -227,7 +243,7 @@ impl Gateway {
         }
     }
 
-    fn look_at_policy(&mut self) {
+    fn look_at_policy(&mut self, supervisor: &Supervisor) {
         match self.policy.look() {
             Change::None => {}
             Change::Rules(rules) => {
@@ -237,14 +253,14 @@ impl Gateway {
                     worker.send(Mail::PolicyChanged);
                 }
                 self.shared.note("policy", "loaded", Some(&summary));
-                report(
+                supervisor.tell(
                     &serde_json::json!({"event": "policy", "state": "loaded", "rules": summary}),
                 );
             }
             Change::Broken(why) => {
                 log::error!("the policy is broken, so the last good one stays: {why}");
                 self.shared.note("policy", "broken", Some(&why));
-                report(&serde_json::json!({"event": "policy", "state": "broken", "why": why}));
+                supervisor.tell(&serde_json::json!({"event": "policy", "state": "broken", "why": why}));
             }
         }
     }
@@ -337,9 +353,9 @@ fn spawn(
         })
 }
 
-fn announce(ready: &listen::Ready) {
+fn announce(ready: &listen::Ready, supervisor: &Supervisor) {
     let shown = |address: SocketAddr| address.to_string();
-    report(&serde_json::json!({
+    supervisor.tell(&serde_json::json!({
         "event": "ready",
         "proxy": shown(ready.proxy),
         "socks": shown(ready.socks),
@@ -347,9 +363,12 @@ fn announce(ready: &listen::Ready) {
     }));
 }
 
-/// One line on stdout, for whoever has started the gateway.
-fn report(line: &serde_json::Value) {
-    let mut stdout = io::stdout().lock();
-    // Nobody may be listening.
-    let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Whether the command line would be taken.
+    pub(crate) fn parse(args: Vec<OsString>) -> Result<(), Error> {
+        options::parse(args).map(drop)
+    }
 }

@@ -28,6 +28,9 @@ Options:
       --dns-port PORT      name server, UDP and TCP (default: 53)
       --resolver ADDRESS   resolver to ask, with or without a port; can be
                            given several times
+      --supervised         descriptor 3 is a socket of whoever has started the
+                           gateway: events are told there, and when it
+                           closes, the gateway ends
       --workspace SID      session id for the audit (default: the policy's)
       --threads NUMBER     workers (default: as many as there are processors)
       --audit-size BYTES   the audit is moved aside at this size
@@ -51,6 +54,7 @@ pub(crate) struct Options {
     pub(crate) socks_port: u16,
     pub(crate) dns_port: u16,
     pub(crate) resolvers: Vec<SocketAddr>,
+    pub(crate) supervised: bool,
     pub(crate) workspace: Option<String>,
     pub(crate) threads: usize,
 }
@@ -76,6 +80,7 @@ struct Given {
     socks_port: Option<u16>,
     dns_port: Option<u16>,
     resolvers: Vec<SocketAddr>,
+    supervised: bool,
     workspace: Option<String>,
     threads: Option<NonZeroUsize>,
     audit_size: Option<u64>,
@@ -104,6 +109,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Asked, Error> {
                     .resolvers
                     .push(parser.value()?.parse_with(parse_resolver)?);
             }
+            lexopt::Arg::Long("supervised") => given.supervised = true,
             lexopt::Arg::Long("workspace") => given.workspace = Some(parser.value()?.string()?),
             lexopt::Arg::Long("threads") => given.threads = Some(parser.value()?.parse()?),
             lexopt::Arg::Long("audit-size") => given.audit_size = Some(parser.value()?.parse()?),
@@ -144,6 +150,7 @@ impl Given {
             socks_port: self.socks_port.unwrap_or(1080),
             dns_port: self.dns_port.unwrap_or(53),
             resolvers: self.resolvers,
+            supervised: self.supervised,
             workspace: self.workspace,
             threads: threads.min(64),
         })
@@ -225,6 +232,7 @@ mod tests {
             "socks-port",
             "dns-port",
             "resolver",
+            "supervised",
             "workspace",
             "threads",
             "audit-size",

@@ -27,6 +27,7 @@ use signal_hook::consts::SIGCHLD;
 
 use crate::cli;
 use crate::error::Error;
+use crate::nft::probe::Attempt;
 use crate::sys;
 
 use channel::{Channel, Incoming};
@@ -169,6 +170,10 @@ impl Init {
                 }
                 Incoming::Message(ToInit::Prepare { id }, descriptors) => {
                     self.commands.prepare(id, descriptors);
+                }
+                Incoming::Message(ToInit::Probe { attempts }, _) => {
+                    let errnos = attempts.iter().map(Attempt::make).collect();
+                    self.channel.report(&FromInit::Probed { errnos }, None);
                 }
                 Incoming::Unreadable { id: Some(id) } => {
                     let failure = Failure::new(Stage::Message, Errno::BADMSG);

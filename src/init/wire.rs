@@ -6,11 +6,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::nft::probe::Attempt;
+
 /// The descriptor that pid 1 is started with (`podman run --preserve-fds=1`).
 pub(crate) const FD: i32 = 3;
 /// Raised with every change of these messages: both ends are the same binary,
 /// but an older one may still be running in a container.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// Longest packet; well below the default send buffer of a Unix socket.
 pub(crate) const MAX_PACKET: usize = 64 << 10;
 /// Longest command text that travels as an argument. The kernel refuses an
@@ -30,6 +32,8 @@ pub(crate) enum ToInit {
     /// its cgroup, whose `cgroup.procs` is the descriptor. Never answered; the
     /// spawn brings all that is needed without it. One at a time.
     Prepare { id: u64 },
+    /// Tries what the rules of the network must refuse.
+    Probe { attempts: Vec<Attempt> },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -69,6 +73,8 @@ pub(crate) enum FromInit {
         /// says EINVAL; EPERM shows that the derived seccomp profile is on.
         setns_errno: i32,
     },
+    /// The errno of each attempt of a probe; 0 where it was not refused.
+    Probed { errnos: Vec<i32> },
     /// The command runs. Carries the terminal's master for `Stdio::Terminal`.
     /// `pid` is the number inside the sandbox.
     Started { id: u64, pid: i32 },

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::net::Ipv4Addr;
 
 use crate::config::Resources;
 use crate::podman::delegation::Delegated;
@@ -15,6 +16,8 @@ use crate::workspace::FileId;
 pub(crate) const LABEL_PREFIX: &str = "umwelt.prefix";
 pub(crate) const LABEL_SID: &str = "umwelt.sid";
 pub(crate) const LABEL_WORKSPACE: &str = "umwelt.workspace";
+/// On what belongs to a sandbox and is none.
+pub(crate) const LABEL_ROLE: &str = "umwelt.role";
 
 /// Everything that decides how one sandbox container is created.
 #[derive(Debug, Clone)]
@@ -35,6 +38,7 @@ pub(crate) struct ContainerSpec {
     pub(crate) resources: Resources,
     /// The caps can be enforced.
     pub(crate) delegated: Delegated,
+    pub(crate) network: Network,
     pub(crate) mounts: MountSet,
     /// What the sources of binds were when they were allowed, by path.
     pub(crate) sources: BTreeMap<String, FileId>,
@@ -44,13 +48,46 @@ pub(crate) struct ContainerSpec {
     pub(crate) cidfile: String,
 }
 
-/// Flags that no configuration can change, each with its reason.
-const FLOOR: [&str; 28] = [
+/// What a sandbox is connected to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// Nothing: there is no interface but the loopback.
+    None,
+    /// The gateway, and what the rules of the hook let through.
+    Egress(EgressNetwork),
+}
+
+/// The private network of one sandbox and its gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EgressNetwork {
+    pub(crate) name: String,
+    /// The sandbox's own.
+    pub(crate) address: Ipv4Addr,
+    /// Options of podman itself, which name the directories of hooks.
+    pub(crate) hooks_dirs: Vec<OsString>,
+    /// Where the runtime writes what the hook says.
+    pub(crate) hook_stderr: OsString,
+}
+
+impl Network {
+    fn options(&self) -> Vec<OsString> {
+        match self {
+            Network::None => vec!["--network=none".into()],
+            Network::Egress(network) => vec![
+                format!("--network={}:ip={}", network.name, network.address).into(),
+                network.hook_stderr.clone(),
+            ],
+        }
+    }
+}
+
+/// Flags that no configuration can change, each with its reason. The gateway
+/// has the same ones.
+pub(super) const FLOOR: [&str; 25] = [
     "--detach",
     "--rm",
     // A missing image is an error with a hint, not a download.
     "--pull=never",
-    "--network=none",
     "--read-only",
     // podman's own writable places would have no size limit.
     "--read-only-tmpfs=false",
@@ -62,7 +99,6 @@ const FLOOR: [&str; 28] = [
     "--ipc=private",
     "--uts=private",
     "--cgroupns=private",
-    "--hostname=umwelt",
     // podman would copy the host's proxy variables and /etc/hosts.
     "--http-proxy=false",
     "--no-hosts",
@@ -78,18 +114,36 @@ const FLOOR: [&str; 28] = [
     "--init=false",
     "--env-host=false",
     "--ulimit=core=0:0",
+    // The control channel: descriptor 3.
+    "--preserve-fds=1",
+];
+
+/// Of the sandbox alone.
+const SANDBOX: [&str; 2] = [
+    "--hostname=umwelt",
     // Descriptors on their way through sockets are counted for the user, on
     // the host too (unix(7), ETOOMANYREFS): fewer here than a host process has.
     "--ulimit=nofile=1024:16384",
-    // The control channel: descriptor 3.
-    "--preserve-fds=1",
 ];
 
 impl ContainerSpec {
     /// The arguments after `podman`.
     pub(crate) fn render_argv(&self) -> Vec<OsString> {
-        let mut argv: Vec<String> = vec!["run".to_owned()];
-        argv.extend(FLOOR.map(str::to_owned));
+        let mut argv = match &self.network {
+            Network::None => Vec::new(),
+            Network::Egress(network) => network.hooks_dirs.clone(),
+        };
+        argv.push("run".into());
+        argv.extend(FLOOR.map(OsString::from));
+        argv.extend(SANDBOX.map(OsString::from));
+        argv.extend(self.network.options());
+        argv.extend(self.options().into_iter().map(OsString::from));
+        argv
+    }
+
+    /// What is not fixed, and the image.
+    fn options(&self) -> Vec<String> {
+        let mut argv = Vec::new();
         argv.push(format!("--name={}", self.name));
         argv.push(format!("--cidfile={}", self.cidfile));
         argv.push(format!("--label={LABEL_PREFIX}={}", self.prefix));
@@ -111,12 +165,12 @@ impl ContainerSpec {
             serde_json::Value::from(self.init.as_str())
         ));
         argv.push(self.image.clone());
-        argv.into_iter().map(OsString::from).collect()
+        argv
     }
 }
 
 /// The resource caps. They need the proof that they can be enforced.
-fn render_caps(resources: &Resources, _proof: &Delegated) -> [String; 4] {
+pub(super) fn render_caps(resources: &Resources, _proof: &Delegated) -> [String; 4] {
     [
         format!("--memory={}b", resources.memory),
         // The same value: no swap on top of the memory.
@@ -183,7 +237,7 @@ fn render_cover(cover: Cover, path: String) -> Vec<String> {
     fields
 }
 
-fn quote_csv(field: &str) -> String {
+pub(super) fn quote_csv(field: &str) -> String {
     if field.contains(['"', ',', '\n', '\r']) || field.starts_with(' ') {
         format!("\"{}\"", field.replace('"', "\"\""))
     } else {
@@ -214,6 +268,7 @@ mod tests {
                 pids_limit: 64,
             },
             delegated: Delegated::for_test(),
+            network: Network::None,
             mounts: MountSet::merge(mounts),
             sources: BTreeMap::new(),
             init: "/run/umwelt/umwelt-init".into(),
@@ -231,14 +286,36 @@ mod tests {
     #[test]
     fn floor_is_always_there_and_image_is_last() {
         let argv = argv(&spec(vec![]));
-        for flag in FLOOR {
-            assert!(argv.contains(&flag.to_owned()), "{flag}");
+        for flag in FLOOR.iter().chain(&SANDBOX) {
+            assert!(argv.contains(&(*flag).to_owned()), "{flag}");
         }
         assert!(argv.contains(&"--memory=1073741824b".to_owned()));
         assert!(argv.contains(&"--memory-swap=1073741824b".to_owned()));
         assert!(argv.contains(&"--cpus=1.5".to_owned()));
         assert_eq!(argv.last().unwrap(), "umwelt:latest");
         assert!(!argv.iter().any(|word| word.contains("label=disable")));
+    }
+
+    #[test]
+    fn sandbox_is_on_no_network_or_on_the_one_with_its_gateway() {
+        let mut spec = spec(vec![]);
+        let networks = |spec: &ContainerSpec| {
+            let mut argv = argv(spec);
+            argv.retain(|word| word.starts_with("--network"));
+            argv
+        };
+        assert_eq!(networks(&spec), ["--network=none"]);
+        spec.network = Network::Egress(EgressNetwork {
+            name: "umwelt-egress-0123abcd".into(),
+            address: Ipv4Addr::new(10, 89, 0, 3),
+            hooks_dirs: vec!["--hooks-dir=/a".into(), "--hooks-dir=/own".into()],
+            hook_stderr: "--annotation=run.oci.hooks.stderr=/r/said".into(),
+        });
+        assert_eq!(networks(&spec), ["--network=umwelt-egress-0123abcd:ip=10.89.0.3"]);
+        let argv = argv(&spec);
+        // Options of podman itself, and so before the command.
+        assert_eq!(argv[..3], ["--hooks-dir=/a", "--hooks-dir=/own", "run"]);
+        assert!(argv.contains(&"--annotation=run.oci.hooks.stderr=/r/said".to_owned()));
     }
 
     #[test]

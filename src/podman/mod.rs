@@ -2,8 +2,10 @@
 
 pub(crate) mod argv;
 pub(crate) mod delegation;
+pub(crate) mod gateway;
 pub(crate) mod leftover;
 pub(crate) mod local;
+pub(crate) mod network;
 pub(crate) mod seccomp;
 
 use std::ffi::{OsStr, OsString};

@@ -182,6 +182,7 @@ impl ControlPlane {
             user: self.context.user.clone(),
             shell,
             git: self.git.clone().unwrap_or_default(),
+            network: self.network_variables(),
         };
         let (id, cgroup) = self
             .take_cgroup()

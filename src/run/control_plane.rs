@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::podman::PodmanError;
 use crate::podman::argv::ContainerSpec;
 use crate::policy::grants::GrantSet;
-use crate::policy::mounts::HostFacts;
+use crate::policy::mounts::{HostFacts, Mount};
 use crate::run::change::Changes;
 use crate::run::channel::Channel;
 use crate::run::connection::{Connection, ReadState};
@@ -32,6 +32,7 @@ use crate::run::job::{EndReason, Job};
 use crate::run::journal::Journal;
 use crate::run::layout::Sources;
 use crate::run::lifecycle::Phase;
+use crate::run::network::Egress;
 use crate::run::poller::{Poller, Source, Timer};
 use crate::run::prepared::Prepared;
 use crate::run::saved::SavedOutputs;
@@ -40,7 +41,6 @@ use crate::run::task::Task;
 
 use crate::run::waiting::WaitingQueue;
 use crate::run::watchdog::Backoff;
-use crate::trust::WorkspaceTrust;
 use crate::workspace::{Names, Workspace};
 
 /// The regular look at what events should have told.
@@ -67,6 +67,10 @@ pub(crate) struct Context {
     pub(crate) user: String,
     pub(crate) home: String,
     pub(crate) seccomp: Vec<u8>,
+    /// Where the rules of the network are written.
+    pub(crate) ruleset_file: PathBuf,
+    /// Files that a network needs inside.
+    pub(crate) network_mounts: Vec<Mount>,
     /// Where podman and git are looked for.
     pub(crate) search_path: OsString,
     pub(crate) list: ListReply,
@@ -77,6 +81,13 @@ pub(crate) struct Context {
     pub(crate) dirs: Dirs,
     /// Started by a client: ends with its last client.
     pub(crate) launched: bool,
+}
+
+/// What the workspace asks for.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) workspace_file: StandingFile,
+    pub(crate) egress: Option<Egress>,
 }
 
 /// How the loop ends.
@@ -104,6 +115,8 @@ pub(crate) struct ControlPlane {
     pub(crate) tasks: HashMap<u64, (Task, crate::run::lifecycle::TaskKind)>,
     pub(crate) phase: Phase,
     pub(crate) channel: Option<Channel>,
+    /// Only where the workspace has turned the network on.
+    pub(crate) egress: Option<Egress>,
     /// Counts containers, connections, commands and tasks.
     next_id: u64,
     pub(crate) container: u64,
@@ -141,6 +154,7 @@ impl ControlPlane {
     /// process is asked to end.
     pub(crate) fn new(
         context: Context,
+        asked: Asked,
         listener: OwnedFd,
         signals: OwnedFd,
     ) -> io::Result<ControlPlane> {
@@ -165,14 +179,12 @@ impl ControlPlane {
             tasks: HashMap::new(),
             phase: Phase::Waiting,
             channel: None,
+            egress: asked.egress,
             next_id: 0,
             container: 0,
             waiting: WaitingQueue::default(),
             grants: GrantSet::default(),
-            workspace_file: StandingFile::load(WorkspaceTrust::new(
-                &context.workspace,
-                &context.dirs,
-            )),
+            workspace_file: asked.workspace_file,
             changes: Changes::default(),
             pending_notices: Vec::new(),
             shutdown_asked: Vec::new(),
@@ -268,6 +280,7 @@ impl ControlPlane {
             Source::Connection(id) => self.on_connection(id),
             Source::Output(id) => self.on_output(id),
             Source::Task(id) => self.on_task(id),
+            Source::Gateway(number) => self.on_gateway(number),
         }
     }
 
@@ -283,6 +296,7 @@ impl ControlPlane {
             Timer::Task(id) => self.task_overdue(id),
             Timer::Handshake(number) => self.handshake_overdue(number),
             Timer::Restart => self.restart_due(),
+            Timer::Gateway => self.gateway_due(),
             Timer::Changes => self.begin_changes(),
             Timer::FirstClient => self.end_if_unused(),
             Timer::Backstop => self.backstop(),

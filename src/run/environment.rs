@@ -40,6 +40,8 @@ pub(crate) struct Setting {
     pub(crate) user: String,
     pub(crate) shell: &'static str,
     pub(crate) git: GitIdentity,
+    /// By which the gateway is found.
+    pub(crate) network: Vec<(String, String)>,
 }
 
 /// All variables of a command; `term` is `dumb` but on a terminal.
@@ -70,6 +72,7 @@ pub(crate) fn variables(setting: &Setting, term: &str) -> Vec<(String, String)> 
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .to_vec();
+    variables.extend(setting.network.iter().cloned());
     let entries = &setting.git.entries;
     if !entries.is_empty() {
         variables.push(("GIT_CONFIG_COUNT".to_owned(), entries.len().to_string()));
@@ -96,6 +99,7 @@ mod tests {
             user: "u".into(),
             shell: "/bin/sh",
             git,
+            network: Vec::new(),
         };
         let variables = variables(&setting, "dumb");
         let value = |name: &str| {
@@ -117,6 +121,7 @@ mod tests {
             user: "u".into(),
             shell: "/bin/sh",
             git: GitIdentity::parse("", "/h"),
+            network: Vec::new(),
         };
         assert!(
             !variables(&setting, "dumb")

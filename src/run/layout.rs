@@ -30,6 +30,7 @@ impl Context {
         host.mount_points = preflight::mount_points()?;
         let asked = MountSet::from_config(&self.config, &self.workspace, &host, grants);
         let own = own_mounts(&self.exe, &self.names);
+        let own = own.into_iter().chain(self.network_mounts.iter().cloned());
         let mounts = MountSet::merge(asked.iter().cloned().chain(own).collect());
         let facts = masks::find(&self.config.masks, &mounts)?;
         let mounts = mounts.with_masks(&facts);

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::api::{ApiError, Empty, ErrorKind, Outcome};
@@ -17,6 +17,7 @@ use crate::run::channel::{Channel, ChannelState, Packet};
 use crate::run::control_plane::{ControlPlane, Ending};
 use crate::run::environment::{GIT_ARGS, GitIdentity};
 use crate::run::job::EndReason;
+use crate::run::network::Then;
 use crate::run::poller::{Source, Timer};
 use crate::run::task::{Finished, Task};
 use crate::run::verify::{self, Hello, Verified};
@@ -38,6 +39,10 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
 /// Where the container stands.
 #[derive(Debug)]
 pub(crate) enum Phase {
+    /// What the container is to be connected to is being made.
+    Connecting {
+        attempt: u32,
+    },
     /// `podman run` is under way, or pid 1 has not spoken yet.
     Creating {
         attempt: u32,
@@ -86,6 +91,10 @@ pub(crate) enum TaskKind {
     GitIdentity,
     /// Change the mounts of the running container.
     Live,
+    /// A step towards the network, or away from it.
+    Network,
+    /// Read the rules of the network back, with the number of the container.
+    ReadBack(u64),
 }
 
 impl ControlPlane {
@@ -119,6 +128,13 @@ impl ControlPlane {
     }
 
     fn create(&mut self, attempt: u32) {
+        match self.egress {
+            None => self.create_container(attempt),
+            Some(_) => self.connect_then_create(attempt),
+        }
+    }
+
+    pub(crate) fn create_container(&mut self, attempt: u32) {
         self.container = self.new_id();
         self.phase = Phase::Creating { attempt };
         if let Err(error) = self.try_create() {
@@ -127,7 +143,7 @@ impl ControlPlane {
     }
 
     /// No further try would help, unless the mounts were changed for it.
-    fn create_impossible(&mut self, error: Error) {
+    pub(crate) fn create_impossible(&mut self, error: Error) {
         let next = match self.roll_back(&error) {
             true => AfterRemoval::CreateAfter(Duration::ZERO),
             false => AfterRemoval::Fail(error),
@@ -165,20 +181,18 @@ impl ControlPlane {
 
     /// The files that podman reads, or that are mounted: all of them written
     /// anew, as nobody knows what an earlier life has left.
-    fn write_runtime_files(&self) -> Result<(), Error> {
-        let write = |name: &str, bytes: &[u8]| {
-            let path = self.context.names.runtime.join(name);
-            remove_if_there(&path)
-                .and_then(|()| std::fs::write(&path, bytes))
-                .map_err(|error| Error::io(format!("write {path:?}"), error))
-        };
-        write("seccomp.json", &self.context.seccomp)?;
-        write(
-            "hosts",
-            b"127.0.0.1 localhost umwelt\n::1 localhost ip6-localhost ip6-loopback\n",
-        )?;
+    fn write_runtime_files(&mut self) -> Result<(), Error> {
+        self.write_runtime_file("seccomp.json", &self.context.seccomp)?;
+        self.prepare_network()?;
         let cid = self.cidfile();
         remove_if_there(&cid).map_err(|error| Error::io(format!("remove {cid:?}"), error))
+    }
+
+    pub(crate) fn write_runtime_file(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        let path = self.context.names.runtime.join(name);
+        remove_if_there(&path)
+            .and_then(|()| std::fs::write(&path, bytes))
+            .map_err(|error| Error::io(format!("write {path:?}"), error))
     }
 
     fn cidfile(&self) -> PathBuf {
@@ -229,6 +243,8 @@ impl ControlPlane {
             TaskKind::FindLeftovers => self.leftovers_found(finished),
             TaskKind::Remove => self.removed(finished),
             TaskKind::Live => self.live_done(finished.as_ref()),
+            TaskKind::Network => self.step_done(finished),
+            TaskKind::ReadBack(number) => self.rules_read_back(number, finished.as_ref()),
             TaskKind::GitIdentity => {
                 let output = finished
                     .filter(|finished| finished.status.success())
@@ -250,7 +266,7 @@ impl ControlPlane {
         let attempt = match self.phase {
             Phase::Creating { attempt } => attempt,
             Phase::Removing { .. } => return self.start_removal(),
-            Phase::Running(_) | Phase::Waiting => {
+            Phase::Running(_) | Phase::Waiting | Phase::Connecting { .. } => {
                 if let Some(finished) = finished.filter(|finished| !finished.status.success()) {
                     log::warn!(
                         "podman run ended with {}: {}",
@@ -292,11 +308,13 @@ impl ControlPlane {
         PodmanError::Failed {
             what: "create the sandbox",
             status: finished.status,
-            stderr: finished.last_words().to_owned(),
+            stderr: self
+                .hook_said()
+                .unwrap_or_else(|| finished.last_words().to_owned()),
         }
     }
 
-    fn create_failed(&mut self, error: Error, attempt: u32) {
+    pub(crate) fn create_failed(&mut self, error: Error, attempt: u32) {
         if self.roll_back(&error) {
             self.remove_then(AfterRemoval::CreateAfter(Duration::ZERO));
         } else if self.was_ready {
@@ -345,6 +363,7 @@ impl ControlPlane {
                 let hello = pid.map(|pid| Hello { pid, setns_errno });
                 self.on_hello(version, hello);
             }
+            FromInit::Probed { errnos } => self.on_probed(errnos),
             FromInit::Started { id, pid: _ } => self.job_started(id, fds),
             FromInit::Failed { id, stage, errno } => self.job_failed(id, stage, errno),
             FromInit::Exited { id, status } => self.job_exited(id, status),
@@ -369,21 +388,28 @@ impl ControlPlane {
         };
         match checked {
             Ok(verified) => {
-                self.oom_kills = verified.memory_events.count("oom_kill");
-                self.pids_denied = verified.pids_events.count("max");
-                self.phase = Phase::Running(Running {
-                    verified,
-                    since: Instant::now(),
-                });
-                self.announce_ready();
-                self.was_ready = true;
-                self.recreated();
-                self.serve_waiting();
-                self.prepare_next();
+                if let Some(verified) = self.probe_network(verified) {
+                    self.begin_serving(verified);
+                }
             }
             // A seal that does not hold is not tried again.
             Err(error) => self.create_impossible(error),
         }
+    }
+
+    /// All of the sandbox is what it should be.
+    pub(crate) fn begin_serving(&mut self, verified: Verified) {
+        self.oom_kills = verified.memory_events.count("oom_kill");
+        self.pids_denied = verified.pids_events.count("max");
+        self.phase = Phase::Running(Running {
+            verified,
+            since: Instant::now(),
+        });
+        self.announce_ready();
+        self.was_ready = true;
+        self.recreated();
+        self.serve_waiting();
+        self.prepare_next();
     }
 
     fn announce_ready(&self) {
@@ -420,7 +446,7 @@ impl ControlPlane {
                 let wait = self.backoff.after_death(lived);
                 self.remove_then(AfterRemoval::CreateAfter(wait));
             }
-            Phase::Removing { .. } | Phase::Waiting => {}
+            Phase::Connecting { .. } | Phase::Removing { .. } | Phase::Waiting => {}
         }
     }
 
@@ -442,6 +468,9 @@ impl ControlPlane {
 
     fn drop_channel(&mut self) {
         self.prepared = None;
+        if let Some(egress) = &mut self.egress {
+            egress.checking = None;
+        }
         if let Some(channel) = self.channel.take() {
             self.poller
                 .remove(Source::Channel(self.container), channel.fd());
@@ -491,10 +520,8 @@ impl ControlPlane {
     }
 
     /// The id that `podman run` has written: a container of ours for certain.
-    fn container_id(&self) -> Option<String> {
-        let text = std::fs::read_to_string(self.cidfile()).ok()?;
-        let id = text.trim();
-        (id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| id.to_owned())
+    pub(crate) fn container_id(&self) -> Option<String> {
+        read_id(&self.cidfile())
     }
 
     fn find_leftovers(&mut self) {
@@ -521,7 +548,11 @@ impl ControlPlane {
         let output = finished
             .filter(|finished| finished.status.success())
             .map(|finished| finished.stdout);
-        let leftovers = leftover::parse(&output.unwrap_or_default(), owner);
+        let mut leftovers = leftover::parse(&output.unwrap_or_default(), owner);
+        // The gateway that serves now is none.
+        if let Some(gateway) = self.gateway_id() {
+            leftovers.ours.retain(|id| *id != gateway);
+        }
         if leftovers.is_name_taken {
             self.name_is_taken();
         }
@@ -587,18 +618,26 @@ impl ControlPlane {
             process::kill_runtime_of(id);
         }
         match next {
-            _ if self.stopping => self.leave_stopped(),
+            _ if self.stopping => self.take_network_down(Then::Stopped),
             AfterRemoval::Retry { error, attempt }
                 if is_worth_a_retry(&error, attempt, in_the_way) =>
             {
                 self.create(attempt + 1);
             }
-            AfterRemoval::Retry { error, .. } | AfterRemoval::Fail(error) => self.fail(error),
+            AfterRemoval::Retry { error, .. } | AfterRemoval::Fail(error) => {
+                self.take_network_down(Then::Failed(error));
+            }
             AfterRemoval::CreateAfter(wait) => self.poller.set(Timer::Restart, wait),
         }
-        if self.is_leaving() {
-            self.answer_shutdown();
+    }
+
+    /// Nothing of the sandbox is left.
+    pub(crate) fn went_down(&mut self, then: Then) {
+        match then {
+            Then::Stopped => self.leave_stopped(),
+            Then::Failed(error) => self.fail(error),
         }
+        self.answer_shutdown();
     }
 
     pub(crate) fn restart_due(&mut self) {
@@ -652,9 +691,9 @@ impl ControlPlane {
             Phase::Creating { .. } | Phase::Running(_) => {
                 self.remove_then(AfterRemoval::CreateAfter(Duration::ZERO));
             }
-            Phase::Waiting => {
-                self.leave_stopped();
-                self.answer_shutdown();
+            Phase::Waiting | Phase::Connecting { .. } => {
+                self.phase = Phase::Waiting;
+                self.take_network_down(Then::Stopped);
             }
             Phase::Removing { .. } => {}
         }
@@ -736,7 +775,14 @@ fn is_worth_a_retry(error: &Error, attempt: u32, in_the_way: bool) -> bool {
     }
 }
 
-fn remove_if_there(path: &std::path::Path) -> io::Result<()> {
+/// The id that podman has written.
+pub(crate) fn read_id(path: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let id = text.trim();
+    (id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| id.to_owned())
+}
+
+pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -8,11 +8,13 @@ mod capture;
 mod change;
 mod channel;
 mod commands;
+mod confirm;
 mod connection;
 mod control_plane;
 mod discard;
 mod ending;
 mod environment;
+mod gateway;
 mod grants;
 mod handler;
 mod job;
@@ -23,6 +25,7 @@ mod lifecycle;
 mod live;
 mod lock;
 mod masks;
+mod network;
 mod output;
 mod poller;
 pub(crate) mod preflight;
@@ -48,15 +51,20 @@ use crate::api::{ApiError, ListReply, MountEntry};
 use crate::cli;
 use crate::config::Config;
 use crate::dirs::{self, Dirs};
+use crate::egress::setup::Setup;
 use crate::error::Error;
 use crate::podman;
-use crate::podman::argv::ContainerSpec;
+use crate::podman::argv::{ContainerSpec, Network};
+use crate::podman::network::NetworkNames;
 use crate::policy::mounts::{Access, INIT_PATH, Mount, MountKind, MountSet};
-use crate::run::control_plane::{Context, ControlPlane};
+use crate::run::control_plane::{Asked, Context, ControlPlane};
 use crate::run::layout::recorded_sources;
 use crate::run::lock::{Acquired, Lock};
+use crate::run::network::Egress;
 use crate::run::preflight::Preflight;
+use crate::run::standing::StandingFile;
 use crate::sys;
+use crate::trust::WorkspaceTrust;
 use crate::workspace::{Names, Workspace};
 
 const HELP: &str = "\
@@ -181,7 +189,8 @@ fn serve(options: &Options) -> Result<(), Error> {
         Acquired::Attached => return already_running(options.launched, &workspace),
     };
     config.masks = masks::all(config.masks, &dirs);
-    let preflight = preflight::check(&config, &workspace, &dirs)?;
+    let mut preflight = preflight::check(&config, &workspace, &dirs)?;
+    let asked = ask(&config, &workspace, &names, &dirs, &mut preflight)?;
     let signals = sys::signal::readable_on(&sys::signal::END)
         .map_err(|error| Error::io("watch signals", error))?;
     let places = names.clone();
@@ -198,13 +207,43 @@ fn serve(options: &Options) -> Result<(), Error> {
             preflight,
             notice,
         };
-        let context = prepare(found, options.launched);
-        ControlPlane::new(context, listener, signals)
+        let context = prepare(found, &asked, options.launched);
+        ControlPlane::new(context, asked, listener, signals)
             .map_err(|error| Error::io("set up the loop", error))?
             .run()
     });
     remove_places(&places);
     outcome
+}
+
+/// What counts of the workspace file, and whether the host has what it takes.
+fn ask(
+    config: &Config,
+    workspace: &Workspace,
+    names: &Names,
+    dirs: &Dirs,
+    preflight: &mut Preflight,
+) -> Result<Asked, Error> {
+    let workspace_file = StandingFile::load(WorkspaceTrust::new(workspace, dirs));
+    let file = workspace_file.counted();
+    if !file.egress.enabled {
+        return Ok(Asked {
+            workspace_file,
+            egress: None,
+        });
+    }
+    let setup = Setup::load(&config.egress, file, workspace, names, dirs)?;
+    preflight.warnings.extend(setup.warnings.iter().cloned());
+    let names = NetworkNames {
+        prefix: config.session_prefix.clone(),
+        sid: workspace.sid().to_string(),
+        inner: names.network.clone(),
+        outer: names.way_out.clone(),
+    };
+    Ok(Asked {
+        workspace_file,
+        egress: Some(Egress::new(setup, names)),
+    })
 }
 
 /// Many commands at once need many descriptors, and those under way in
@@ -270,7 +309,7 @@ struct Found {
 }
 
 /// All that was found out -> what the control plane works with.
-fn prepare(found: Found, launched: bool) -> Context {
+fn prepare(found: Found, asked: &Asked, launched: bool) -> Context {
     let Found {
         config,
         dirs,
@@ -291,7 +330,10 @@ fn prepare(found: Found, launched: bool) -> Context {
         // Filled in at each create.
         mounts: Vec::new(),
         resources: config.resources.clone(),
-        network: "none".to_owned(),
+        network: match asked.egress {
+            None => "none".to_owned(),
+            Some(_) => "egress".to_owned(),
+        },
         timeout_default_s: config.shell.timeout_s,
         timeout_max_s: config.shell.max_timeout_s,
         notices: notices.map(|line| crate::text::printable(&line)).collect(),
@@ -311,6 +353,7 @@ fn prepare(found: Found, launched: bool) -> Context {
         resources: config.resources.clone(),
         delegated: preflight.delegated,
         // Filled in at each create.
+        network: Network::None,
         mounts: MountSet::default(),
         sources: BTreeMap::new(),
         init: INIT_PATH.to_owned(),
@@ -324,13 +367,22 @@ fn prepare(found: Found, launched: bool) -> Context {
         config,
         dirs,
         workspace,
-        names,
         spec,
         user,
         home,
         seccomp: preflight.seccomp,
+        ruleset_file: confirm::ruleset_file(&names.runtime),
+        network_mounts: network_mounts(asked, &names),
         list,
         launched,
+        names,
+    }
+}
+
+fn network_mounts(asked: &Asked, names: &Names) -> Vec<Mount> {
+    match &asked.egress {
+        None => Vec::new(),
+        Some(egress) => confirm::mounts(&names.runtime, &egress.setup.state.bundle),
     }
 }
 

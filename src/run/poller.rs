@@ -20,6 +20,8 @@ pub(crate) enum Source {
     /// The output of a command.
     Output(u64),
     Task(u64),
+    /// The socket of the gateway, with its number.
+    Gateway(u64),
 }
 
 /// What is due at some time. Whoever it is for may be gone by then.
@@ -45,6 +47,8 @@ pub(crate) enum Timer {
     Handshake(u64),
     /// Time to create the container again.
     Restart,
+    /// The gateway is silent, or is to be started again.
+    Gateway,
     /// Changes of the mounts were waited for long enough.
     Changes,
     /// No client came to a launched control plane.

@@ -36,6 +36,10 @@ impl StandingFile {
         }
     }
 
+    pub(crate) fn counted(&self) -> &WorkspaceFile {
+        &self.counted
+    }
+
     pub(crate) fn grants(&self) -> &[PersistedGrant] {
         &self.counted.grants
     }

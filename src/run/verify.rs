@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::podman::argv::{COVER_SIZE, ContainerSpec};
+use crate::podman::argv::{COVER_SIZE, ContainerSpec, Network};
 use crate::policy::mounts::{Cover, Mount, MountKind, MountSet};
 use crate::sys::cgroup::{self, Events};
 use crate::sys::mountinfo::{self, Entry};
@@ -108,7 +108,7 @@ pub(crate) fn verify(
         );
     }
     check_namespaces(&proc)?;
-    check_interfaces(&proc)?;
+    check_interfaces(&proc, &spec.network)?;
     let cgroup = check_limits(pid, spec)?;
     let root = open_root(&proc)?;
     check_masks(&root, spec)?;
@@ -288,23 +288,33 @@ fn check_namespaces(proc: &Proc) -> Result<(), VerifyError> {
     Ok(())
 }
 
-/// Sealed means that there is no interface but the loopback.
-fn check_interfaces(proc: &Proc) -> Result<(), VerifyError> {
+/// Sealed means that there is no interface but the loopback; with egress there
+/// is one more, that of the private network.
+fn check_interfaces(proc: &Proc, network: &Network) -> Result<(), VerifyError> {
     let table = proc.read("network", "net/dev")?;
+    let expected: &[&str] = match network {
+        Network::None => &["lo"],
+        Network::Egress(_) => &["lo", "eth0"],
+    };
+    check_interface_names(&table, expected)
+}
+
+fn check_interface_names(table: &str, expected: &[&str]) -> Result<(), VerifyError> {
     // Two lines of heading, then `name: counters…`.
-    let other = table
+    let mut names: Vec<&str> = table
         .lines()
         .skip(2)
         .filter_map(|line| line.split_once(':'))
         .map(|(name, _)| name.trim())
-        .find(|name| *name != "lo");
-    match other {
-        None => Ok(()),
-        Some(name) => fail(
-            "network",
-            format!("there is an interface {name:?} besides lo"),
-        ),
+        .collect();
+    names.sort_unstable_by_key(|name| (*name != "lo", *name));
+    if names == expected {
+        return Ok(());
     }
+    fail(
+        "network",
+        format!("the interfaces are {names:?}, where {expected:?} should be"),
+    )
 }
 
 /// The caps hold for pid 1, and for the level where the commands will be.

@@ -3,6 +3,7 @@
 
 use crate::config::{GrantMode, PersistedGrant, WorkspaceFile};
 use crate::text::printable;
+use crate::trust::network_meaning;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
@@ -15,6 +16,7 @@ pub(crate) struct Change {
 /// What widens comes first.
 pub(crate) fn changes(old: &WorkspaceFile, new: &WorkspaceFile) -> Vec<Change> {
     let mut changes = grants(&old.grants, &new.grants);
+    changes.extend(network_meaning::changes(&old.egress, &new.egress));
     changes.sort_by_key(|change| !change.widens);
     changes
 }
@@ -39,7 +41,7 @@ fn grants(old: &[PersistedGrant], new: &[PersistedGrant]) -> Vec<Change> {
     kept_or_added.chain(removed).collect()
 }
 
-fn change(widens: bool, text: String) -> Change {
+pub(super) fn change(widens: bool, text: String) -> Change {
     Change {
         widens,
         text: printable(&text),
@@ -70,6 +72,7 @@ mod tests {
         });
         WorkspaceFile {
             grants: grants.collect(),
+            ..WorkspaceFile::default()
         }
     }
 

@@ -8,6 +8,7 @@
 
 mod directory;
 pub(crate) mod meaning;
+mod network_meaning;
 mod record;
 mod update;
 

@@ -1,0 +1,107 @@
+//! Configuration and host -> what a control plane with egress starts from.
+//! Looks at the host, and changes nothing.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use crate::config::egress::EgressConfig;
+use crate::config::{GrantMode, WorkspaceFile};
+use crate::dirs::Dirs;
+use crate::egress::EgressError;
+use crate::egress::resolvers;
+use crate::egress::state::InstallState;
+use crate::error::Error;
+use crate::nft::{oci, settings};
+use crate::policy::egress::{EgressPolicy, HttpsRule};
+use crate::policy::egress_rules;
+use crate::registries;
+use crate::workspace::{Names, Workspace};
+
+/// Where the hook's file is, in the runtime directory of the sandbox.
+pub(crate) const HOOKS_DIR: &str = "hooks.d";
+
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) state: InstallState,
+    base: EgressConfig,
+    /// The workspace's part, as it counts now.
+    pub(crate) workspace: EgressConfig,
+    registry_rules: Vec<HttpsRule>,
+    /// For commands inside, from the registries.
+    pub(crate) variables: Vec<(&'static str, String)>,
+    pub(crate) resolvers: Vec<IpAddr>,
+    pub(crate) hooks_dirs: Vec<OsString>,
+    pub(crate) policy: EgressPolicy,
+    /// One line each.
+    pub(crate) warnings: Vec<String>,
+    sid: String,
+}
+
+impl Setup {
+    /// Blocks while the tools of the host are asked for their registries.
+    pub(crate) fn load(
+        base: &EgressConfig,
+        file: &WorkspaceFile,
+        workspace: &Workspace,
+        names: &Names,
+        dirs: &Dirs,
+    ) -> Result<Setup, Error> {
+        let state = InstallState::load(dirs)?;
+        let tools = egress_rules::registries(base, &file.egress);
+        let resolved =
+            registries::resolve(&tools, &dirs.home, workspace.path(), &writable_grants(file));
+        let resolvers = resolvers::of_host();
+        let mut warnings = resolved.warnings;
+        if resolvers.is_empty() {
+            warnings.push(
+                "the host has no resolver that a container can reach: only names of [[hosts]] are known inside"
+                    .to_owned(),
+            );
+        }
+        let sid = workspace.sid().to_string();
+        let policy = merge(&sid, base, &file.egress, &resolved.rules)?;
+        Ok(Setup {
+            state,
+            base: base.clone(),
+            workspace: file.egress.clone(),
+            registry_rules: resolved.rules,
+            variables: resolved.variables,
+            resolvers,
+            hooks_dirs: hooks_dirs(&names.runtime.join(HOOKS_DIR), dirs)?,
+            policy,
+            warnings,
+            sid,
+        })
+    }
+
+    /// The policy with another part of the workspace.
+    pub(crate) fn replace_workspace(&mut self, changed: EgressConfig) -> Result<(), EgressError> {
+        self.policy = merge(&self.sid, &self.base, &changed, &self.registry_rules)?;
+        self.workspace = changed;
+        Ok(())
+    }
+}
+
+fn merge(
+    sid: &str,
+    base: &EgressConfig,
+    workspace: &EgressConfig,
+    registries: &[HttpsRule],
+) -> Result<EgressPolicy, EgressError> {
+    Ok(egress_rules::merge(sid, base, workspace, registries.to_vec())?)
+}
+
+/// Places that the agent can write beside the workspace.
+fn writable_grants(file: &WorkspaceFile) -> Vec<PathBuf> {
+    let writable = file.grants.iter().filter(|grant| grant.mode == GrantMode::Rw);
+    writable.map(|grant| grant.path.clone()).collect()
+}
+
+fn hooks_dirs(own: &Path, dirs: &Dirs) -> Result<Vec<OsString>, Error> {
+    let only = std::env::var_os("CONTAINERS_CONF");
+    // Beside umwelt's own, as podman finds it.
+    let config_home = dirs.config.parent().unwrap_or(&dirs.config);
+    let texts = settings::load(config_home, only)?;
+    Ok(oci::hooks_dir_args(own, texts.iter().map(String::as_str))?)
+}

@@ -1,0 +1,389 @@
+//! The gateway of a sandbox with egress: started, heard of, started again when
+//! it dies. The sandbox stays meanwhile, and reaches nothing.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use serde::Deserialize;
+
+use crate::dirs;
+use crate::egress::EgressError;
+use crate::error::Error;
+use crate::podman;
+use crate::podman::gateway::{GatewayFiles, GatewaySpec, IMAGE, POLICY_FILE};
+use crate::run::control_plane::{Context, ControlPlane};
+use crate::run::lifecycle;
+use crate::run::network::{Egress, Step};
+use crate::run::poller::{Source, Timer};
+use crate::run::watchdog::Backoff;
+use crate::sys::inherit;
+
+/// From the end of `podman run` to the gateway's word that it serves.
+const READY_LIMIT: Duration = Duration::from_secs(15);
+const MAX_PACKET: usize = 64 << 10;
+/// Most packets of one turn.
+const TURN: usize = 16;
+
+#[derive(Debug, Default)]
+pub(crate) struct Gateway {
+    pub(crate) state: GatewayState,
+    /// The socket that it was started with: its end is the death notice, both
+    /// ways.
+    link: Option<OwnedFd>,
+    number: u64,
+    /// What it said of its failure.
+    why: Option<String>,
+    since: Option<Instant>,
+    backoff: Backoff,
+    pub(crate) restarts: u32,
+    /// What it says of the policy, where that is not all good.
+    pub(crate) policy_problem: Option<String>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GatewayState {
+    #[default]
+    Absent,
+    /// podman may still have something of it.
+    Dead,
+    /// Dead, and not started again yet.
+    Resting,
+    Starting,
+    Ready,
+}
+
+impl GatewayState {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            GatewayState::Ready => "ready",
+            GatewayState::Starting => "starting",
+            GatewayState::Absent | GatewayState::Dead | GatewayState::Resting => "restarting",
+        }
+    }
+}
+
+/// What the gateway tells.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Event {
+    Ready {},
+    Failed { why: String },
+    Policy { state: String, why: Option<String> },
+    #[serde(other)]
+    Other,
+}
+
+impl ControlPlane {
+    pub(crate) fn run_gateway(&mut self) {
+        if let Err(error) = self.try_run_gateway() {
+            self.network_failed(error);
+        }
+    }
+
+    fn try_run_gateway(&mut self) -> Result<(), Error> {
+        self.drop_gateway();
+        let number = self.new_id();
+        self.write_runtime_file("seccomp.json", &self.context.seccomp)?;
+        let Some(egress) = &mut self.egress else {
+            return Ok(());
+        };
+        write_policy(&self.context, egress)?;
+        dirs::create_private(&self.context.names.audit)?;
+        let spec = spec(&self.context, egress)?;
+        lifecycle::remove_if_there(cidfile(&self.context).as_ref())
+            .map_err(|error| Error::io("remove the gateway's cidfile", error))?;
+        let (ours, theirs) =
+            pair().map_err(|error| Error::io("make the gateway's socket", error))?;
+        self.poller
+            .add(Source::Gateway(number), ours.as_fd())
+            .map_err(|error| Error::io("watch the gateway", error))?;
+        egress.gateway.number = number;
+        egress.gateway.link = Some(ours);
+        egress.gateway.why = None;
+        egress.gateway.policy_problem = None;
+        egress.gateway.state = GatewayState::Starting;
+        let mut command = podman::command(&self.context.search_path, spec.render_argv());
+        inherit::hand_over_as_fd3(&mut command, theirs);
+        self.spawn_step(Step::RunGateway, command);
+        Ok(())
+    }
+
+    /// `podman run` has ended well; the gateway may have spoken long before.
+    pub(crate) fn gateway_started(&mut self) {
+        if let Some(egress) = &self.egress
+            && egress.gateway.state == GatewayState::Starting
+        {
+            match egress.gateway.link {
+                Some(_) => self.poller.set(Timer::Gateway, READY_LIMIT),
+                None => self.gateway_died("it ended at once"),
+            }
+        }
+    }
+
+    /// `podman run` has failed.
+    pub(crate) fn gateway_refused(&mut self, why: &str) -> Result<(), EgressError> {
+        self.drop_gateway();
+        let Some(egress) = &mut self.egress else {
+            return Ok(());
+        };
+        egress.gateway.state = GatewayState::Dead;
+        if egress.down.is_some() {
+            return Ok(());
+        }
+        if why.contains("image not known") {
+            return Err(EgressError::MissingImage(IMAGE.to_owned()));
+        }
+        let said = egress.gateway.why.clone();
+        let error = EgressError::Gateway(said.unwrap_or_else(|| why.to_owned()));
+        // What an earlier life has left has the name, or the address.
+        match why.contains("already in use") || why.contains("already allocated") {
+            true => egress.sweep(error),
+            false => Err(error),
+        }
+    }
+
+    pub(crate) fn on_gateway(&mut self, number: u64) {
+        let Some(egress) = &mut self.egress else {
+            return;
+        };
+        if egress.gateway.number != number {
+            return;
+        }
+        let (events, is_open) = match &egress.gateway.link {
+            Some(link) => receive(link.as_fd()),
+            None => return,
+        };
+        for event in events {
+            self.on_gateway_event(event);
+        }
+        match is_open {
+            Open::Drained => {}
+            Open::MoreToRead => self.poller.again(Source::Gateway(number)),
+            Open::Ended => self.gateway_died("it ended by itself"),
+        }
+    }
+
+    fn on_gateway_event(&mut self, event: Event) {
+        let Some(egress) = &mut self.egress else {
+            return;
+        };
+        let gateway = &mut egress.gateway;
+        match event {
+            Event::Ready {} if gateway.state == GatewayState::Starting => {
+                gateway.state = GatewayState::Ready;
+                gateway.since = Some(Instant::now());
+                self.poller.unset(Timer::Gateway);
+                self.advance_network();
+            }
+            Event::Failed { why } => gateway.why = Some(why),
+            Event::Policy { state, why } => {
+                gateway.policy_problem = why.filter(|_| state != "loaded");
+            }
+            Event::Ready {} | Event::Other => {}
+        }
+    }
+
+    fn gateway_died(&mut self, reason: &str) {
+        self.drop_gateway();
+        self.poller.unset(Timer::Gateway);
+        let Some(egress) = &mut self.egress else {
+            return;
+        };
+        let gateway = &mut egress.gateway;
+        let why = gateway.why.take().unwrap_or_else(|| reason.to_owned());
+        let was_ready = gateway.state == GatewayState::Ready;
+        gateway.state = GatewayState::Dead;
+        if egress.down.is_some() {
+            return self.advance_network();
+        }
+        if !was_ready {
+            return self.network_failed(EgressError::Gateway(why).into());
+        }
+        log::error!("the gateway has ended: {why}; it is started again");
+        self.rest_gateway();
+    }
+
+    /// Until it is worth another try.
+    pub(crate) fn rest_gateway(&mut self) {
+        let Some(egress) = &mut self.egress else {
+            return;
+        };
+        let gateway = &mut egress.gateway;
+        let lived = gateway.since.take().map(|since| since.elapsed());
+        let wait = match lived {
+            Some(lived) => gateway.backoff.after_death(lived),
+            None => gateway.backoff.after_failure(),
+        };
+        gateway.restarts = gateway.restarts.saturating_add(1);
+        gateway.state = GatewayState::Resting;
+        self.poller.set(Timer::Gateway, wait);
+    }
+
+    /// It has been silent for too long, or has rested.
+    pub(crate) fn gateway_due(&mut self) {
+        let state = self.egress.as_ref().map(|egress| egress.gateway.state);
+        match state {
+            Some(GatewayState::Starting) => {
+                let limit = READY_LIMIT.as_secs();
+                self.gateway_died(&format!("it was silent for {limit} seconds"));
+            }
+            Some(GatewayState::Resting) => {
+                if let Some(egress) = &mut self.egress {
+                    egress.gateway.state = GatewayState::Dead;
+                }
+                self.advance_network();
+            }
+            _ => {}
+        }
+    }
+
+    /// Closing its socket ends it.
+    pub(crate) fn drop_gateway(&mut self) {
+        if let Some(egress) = &mut self.egress
+            && let Some(link) = egress.gateway.link.take()
+        {
+            let source = Source::Gateway(egress.gateway.number);
+            self.poller.remove(source, link.as_fd());
+            if egress.gateway.state == GatewayState::Ready {
+                egress.gateway.state = GatewayState::Dead;
+            }
+        }
+    }
+
+    pub(crate) fn gateway_id(&self) -> Option<String> {
+        self.egress.as_ref()?;
+        lifecycle::read_id(cidfile(&self.context).as_ref())
+    }
+
+    /// Brings the changed rules to the gateway, which looks at its file.
+    pub(crate) fn apply_policy(&self) -> Result<(), Error> {
+        match &self.egress {
+            Some(egress) => write_policy(&self.context, egress),
+            None => Ok(()),
+        }
+    }
+}
+
+fn cidfile(context: &Context) -> PathBuf {
+    context.names.runtime.join("gateway.cid")
+}
+
+fn policy_dir(context: &Context) -> PathBuf {
+    context.names.runtime.join("policy")
+}
+
+/// Whole or not at all: the gateway may read it at any time.
+fn write_policy(context: &Context, egress: &Egress) -> Result<(), Error> {
+    let dir = policy_dir(context);
+    dirs::create_private(&dir)?;
+    let (new, path) = (dir.join("new"), dir.join(POLICY_FILE));
+    std::fs::write(&new, egress.setup.policy.render_json())
+        .and_then(|()| std::fs::rename(&new, &path))
+        .map_err(|error| Error::io(format!("write {path:?}"), error))
+}
+
+fn spec(context: &Context, egress: &Egress) -> Result<GatewaySpec, Error> {
+    let (Some(lan), Some(layout)) = (egress.lan(), egress.made_layout()) else {
+        return Err(EgressError::Gateway("its network has no addresses".to_owned()).into());
+    };
+    let sandbox = &context.spec;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let state = &egress.setup.state;
+    Ok(GatewaySpec {
+        name: context.names.gateway.clone(),
+        networks: egress.names.clone(),
+        layout,
+        lan,
+        workspace: sandbox.workspace.clone(),
+        user: (sandbox.uid, sandbox.gid),
+        passwd_entry: sandbox.passwd_entry.clone(),
+        seccomp: sandbox.seccomp.clone(),
+        selinux: sandbox.selinux,
+        delegated: sandbox.delegated.clone(),
+        cpus: u32::try_from(cpus).unwrap_or(1),
+        cidfile: cidfile(context).to_string_lossy().into_owned(),
+        files: GatewayFiles {
+            exe: context.exe.clone(),
+            policy: policy_dir(context),
+            ca_cert: state.ca_cert.clone(),
+            ca_key: state.ca_key.clone(),
+            roots: state.bundle.clone(),
+            audit: context.names.audit.clone(),
+        },
+        resolvers: egress.setup.resolvers.clone(),
+    })
+}
+
+/// Our end, and that of the gateway.
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    Ok((ours, theirs))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Open {
+    Drained,
+    MoreToRead,
+    Ended,
+}
+
+fn receive(link: BorrowedFd<'_>) -> (Vec<Event>, Open) {
+    let mut events = Vec::new();
+    let mut buffer = vec![0; MAX_PACKET];
+    while events.len() < TURN {
+        match rustix::net::recv(link, &mut buffer[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return (events, Open::Ended),
+            Ok((length, _)) => {
+                let packet = buffer.get(..length).unwrap_or_default();
+                events.push(serde_json::from_slice(packet).unwrap_or(Event::Other));
+            }
+            Err(rustix::io::Errno::AGAIN) => return (events, Open::Drained),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return (events, Open::Ended),
+        }
+    }
+    (events, Open::MoreToRead)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::SendFlags;
+
+    fn send(socket: &OwnedFd, text: &str) {
+        rustix::net::send(socket, text.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+    }
+
+    #[test]
+    fn events_are_read_and_the_end_is_seen_after_them() {
+        let (ours, theirs) = pair().unwrap();
+        assert_eq!(receive(ours.as_fd()).1, Open::Drained);
+        send(&theirs, r#"{"event":"ready","proxy":"10.89.0.2:3128"}"#);
+        send(&theirs, r#"{"event":"policy","state":"broken","why":"half"}"#);
+        send(&theirs, r#"{"event":"policy","state":"loaded","rules":"1 https"}"#);
+        send(&theirs, r#"{"event":"new"}"#);
+        send(&theirs, "{");
+        drop(theirs);
+        let (events, open) = receive(ours.as_fd());
+        assert_eq!(open, Open::Ended);
+        assert!(matches!(
+            events.as_slice(),
+            [
+                Event::Ready {},
+                Event::Policy { why: Some(_), .. },
+                Event::Policy { why: None, .. },
+                Event::Other,
+                Event::Other
+            ]
+        ));
+    }
+}

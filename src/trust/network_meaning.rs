@@ -1,0 +1,143 @@
+//! The network parts of two workspace files -> what the second allows more or
+//! less, in words for a person who decides. Pure.
+
+use std::fmt::Write;
+
+use crate::config::egress::{EgressConfig, Registry};
+use crate::config::rule::HTTPS_PORT;
+use crate::policy::egress::{HostEntry, HttpsRule, PathPattern, TcpRule};
+use crate::policy::egress_rules::{https_identity, tcp_identity};
+use crate::trust::meaning::{Change, change};
+
+pub(super) fn changes(old: &EgressConfig, new: &EgressConfig) -> Vec<Change> {
+    let mut changes = Vec::new();
+    match (old.enabled, new.enabled) {
+        (false, true) => changes.push(change(true, "turns the network on".to_owned())),
+        (true, false) => changes.push(change(false, "turns the network off".to_owned())),
+        _ => {}
+    }
+    changes.extend(difference(&old.https, &new.https, https_identity, https));
+    changes.extend(difference(&old.tcp, &new.tcp, tcp_identity, tcp));
+    let identity = |entry: &HostEntry| format!("{} {}", entry.name, entry.address);
+    changes.extend(difference(&old.hosts, &new.hosts, identity, host));
+    let named = |config: &EgressConfig| config.registries.clone().unwrap_or_default();
+    let name = |tool: &Registry| tool.name().to_owned();
+    changes.extend(difference(&named(old), &named(new), name, registry));
+    changes.extend(checks(old, new));
+    changes
+}
+
+/// What is in one list and not in the other.
+fn difference<T>(
+    old: &[T],
+    new: &[T],
+    identity: impl Fn(&T) -> String,
+    words: impl Fn(&T) -> String,
+) -> Vec<Change> {
+    let known = |list: &[T]| list.iter().map(&identity).collect::<Vec<String>>();
+    let (before, after) = (known(old), known(new));
+    let added = new.iter().filter(|entry| !before.contains(&identity(entry)));
+    let added = added.map(|entry| change(true, format!("adds {}", words(entry))));
+    let removed = old.iter().filter(|entry| !after.contains(&identity(entry)));
+    let removed = removed.map(|entry| change(false, format!("removes {}", words(entry))));
+    added.chain(removed).collect()
+}
+
+fn https(rule: &HttpsRule) -> String {
+    let mut text = format!("egress to https://{}", rule.host);
+    if rule.port != HTTPS_PORT {
+        let _ = write!(text, ":{}", rule.port);
+    }
+    match rule.paths.as_slice() {
+        [path] => text.push_str(&path.to_string()),
+        paths => {
+            let paths: Vec<String> = paths.iter().map(PathPattern::to_string).collect();
+            let _ = write!(text, " below {}", paths.join(" "));
+        }
+    }
+    if let Some(methods) = &rule.methods {
+        let _ = write!(text, " with {}", methods.join(", "));
+    }
+    if !rule.inspect {
+        text.push_str(" without inspection");
+    }
+    text + private(rule.private)
+}
+
+fn tcp(rule: &TcpRule) -> String {
+    let private = private(rule.private);
+    format!("egress to tcp://{}:{}{private}", rule.host, rule.port)
+}
+
+fn private(is_private: bool) -> &'static str {
+    match is_private {
+        true => ", also at a private address",
+        false => "",
+    }
+}
+
+fn host(entry: &HostEntry) -> String {
+    format!("the address {} for the name {}", entry.address, entry.name)
+}
+
+fn registry(tool: &Registry) -> String {
+    format!("egress to the registries that {tool} uses on this host")
+}
+
+/// They allow nothing, but each of them is a request that is made.
+fn checks(old: &EgressConfig, new: &EgressConfig) -> Option<Change> {
+    let is_same = old.expect == new.expect && old.verify_at_start == new.verify_at_start;
+    (!is_same).then(|| change(false, "changes what is checked of the network".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::egress::testing::read_workspace;
+
+    fn words(old: &str, new: &str) -> Vec<(bool, String)> {
+        let [old, new] = [old, new].map(|text| read_workspace(text).unwrap());
+        let changes = changes(&old, &new).into_iter();
+        changes.map(|change| (change.widens, change.text)).collect()
+    }
+
+    const TEXT: &str = "[egress]\nenabled = true\nregistries = ['pip']\n\
+        [[egress.https]]\nhost = 'a.example.org'\n\
+        [[egress.https]]\nhost = '*.b.example.org'\nport = 8443\npaths = ['/x/*', '/y']\nmethods = ['GET']\nprivate = true\n\
+        [[egress.https]]\nhost = 'c.example.org'\ninspect = false\n\
+        [[egress.tcp]]\nhost = 'd.example.org'\nport = 22\n\
+        [[hosts]]\nname = 'd.example.org'\naddress = '192.0.2.1'\n";
+
+    #[test]
+    fn all_that_a_file_opens_is_told() {
+        let told = words("", TEXT);
+        let expected = [
+            "turns the network on",
+            "adds egress to https://a.example.org/*",
+            "adds egress to https://*.b.example.org:8443 below /x/* /y with GET, also at a private address",
+            "adds egress to https://c.example.org/* without inspection",
+            "adds egress to tcp://d.example.org:22",
+            "adds the address 192.0.2.1 for the name d.example.org",
+            "adds egress to the registries that pip uses on this host",
+        ];
+        assert_eq!(told, expected.map(|text| (true, text.to_owned())));
+        assert_eq!(words(TEXT, TEXT), []);
+    }
+
+    #[test]
+    fn what_is_taken_away_widens_nothing() {
+        let told = words(TEXT, "");
+        assert_eq!(told.len(), 7);
+        assert!(told.iter().all(|(widens, _)| !widens), "{told:?}");
+        assert_eq!(told[0].1, "turns the network off");
+        assert_eq!(told[1].1, "removes egress to https://a.example.org/*");
+    }
+
+    #[test]
+    fn rule_that_changes_is_one_less_and_one_more() {
+        let narrow = TEXT.replace("host = 'a.example.org'\n", "host = 'a.example.org'\npaths = ['/p']\n");
+        let wide = (true, "adds egress to https://a.example.org/*".to_owned());
+        let less = (false, "removes egress to https://a.example.org/p".to_owned());
+        assert_eq!(words(&narrow, TEXT), [wide, less]);
+    }
+}
