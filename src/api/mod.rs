@@ -16,6 +16,10 @@ use serde::{Deserialize, Serialize};
 
 /// Parts of [`Grant`] and [`ListReply`], as the configuration has them.
 pub(crate) use crate::config::{GrantMode, Resources};
+/// Parts of [`Egress`] and [`EgressReply`], as the policy has them.
+pub(crate) use crate::egress::delivery::Delivery;
+pub(crate) use crate::policy::egress::HostEntry;
+pub(crate) use crate::policy::egress_change::RuleKind;
 
 /// Raised whenever a client of the old version could misread the new one.
 pub(crate) const API_VERSION: u32 = 1;
@@ -51,6 +55,8 @@ pub(crate) enum Call {
     Grant(Grant),
     /// Takes back what was granted for a path.
     Revoke(Revoke),
+    /// What the sandbox may reach on the network, and one rule more or less.
+    Egress(Egress),
     /// Ends the commands of another request of this connection. The answer
     /// says whether it was still running; the cancelled one is answered too.
     Cancel(Cancel),
@@ -128,6 +134,31 @@ pub(crate) struct Grant {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Revoke {
     pub(crate) path: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Egress {
+    pub(crate) op: EgressOp,
+    /// All but `paths` is needed to add and to remove; an https rule has port
+    /// 443 where none is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<RuleKind>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) host: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) port: Option<i64>,
+    /// With spaces between; left out, all paths.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) paths: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum EgressOp {
+    List,
+    Add,
+    Remove,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -224,8 +255,25 @@ pub(crate) struct StatusReply {
     pub(crate) commands_running: u32,
     pub(crate) commands_total: u64,
     pub(crate) network: String,
+    /// Only where there is a network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) egress: Option<EgressStatus>,
     /// Whether it ends with its last client.
     pub(crate) launched: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct EgressStatus {
+    /// `starting`, `ready` or `restarting`.
+    pub(crate) gateway: String,
+    pub(crate) gateway_restarts: u32,
+    /// SHA-256 of the kernel's rules, as they were read back.
+    pub(crate) rules_digest: Option<String>,
+    /// SHA-256 of the policy.
+    pub(crate) policy_digest: String,
+    /// Why the gateway does not go by the newest policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) policy_problem: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -253,6 +301,41 @@ pub(crate) struct MountEntry {
     /// Why a masked path is hidden.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+}
+
+/// The answer to `egress`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct EgressReply {
+    /// `egress`, or `none` where the workspace has not turned it on.
+    pub(crate) network: String,
+    /// Whether the policy and the workspace file were changed.
+    pub(crate) changed: bool,
+    pub(crate) rules: Vec<RuleEntry>,
+    pub(crate) hosts: Vec<HostEntry>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) status: Option<EgressStatus>,
+    /// One line each, already safe to show.
+    pub(crate) notices: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RuleEntry {
+    pub(crate) kind: RuleKind,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// Of https rules.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) paths: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) methods: Option<Vec<String>>,
+    /// Whether each request is looked at; tcp rules carry anything.
+    pub(crate) inspect: bool,
+    pub(crate) private: bool,
+    /// `base`, `workspace`, or the tool whose registry it is.
+    pub(crate) source: String,
+    /// Of tcp rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) delivery: Option<Delivery>,
 }
 
 /// The answer to `grant` and `revoke`.

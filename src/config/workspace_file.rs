@@ -179,7 +179,11 @@ mod tests {
         let file = parse(text).unwrap();
         assert!(file.egress.enabled && !file.asks_for_nothing());
         assert_eq!((file.egress.https.len(), file.egress.hosts.len()), (1, 1));
-        assert!(parse("[egress]\nenabled = false\n").unwrap().asks_for_nothing());
+        assert!(
+            parse("[egress]\nenabled = false\n")
+                .unwrap()
+                .asks_for_nothing()
+        );
     }
 
     #[test]

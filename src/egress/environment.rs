@@ -51,7 +51,10 @@ pub(crate) fn variables(
     }
     let bundle = |name: &&str| ((*name).to_owned(), BUNDLE.to_owned());
     variables.extend(BUNDLE_VARIABLES.iter().map(bundle));
-    for (name, value) in [("NODE_USE_ENV_PROXY", "1"), ("DENO_TLS_CA_STORE", "system,mozilla")] {
+    for (name, value) in [
+        ("NODE_USE_ENV_PROXY", "1"),
+        ("DENO_TLS_CA_STORE", "system,mozilla"),
+    ] {
         variables.push((name.to_owned(), value.to_owned()));
     }
     let registries = registries.iter();

@@ -18,13 +18,22 @@ use crate::policy::egress_rules::MergeError;
 #[derive(Debug)]
 pub(crate) enum EgressError {
     /// Something that umwelt-install makes is missing or of no use.
-    NotInstalled { what: PathBuf, why: String },
+    NotInstalled {
+        what: PathBuf,
+        why: String,
+    },
     MissingImage(String),
     Policy(MergeError),
     /// A direct target without an address that can be used.
-    Target { host: String, why: String },
+    Target {
+        host: String,
+        why: String,
+    },
     /// podman cannot make the network.
-    Network { name: String, why: String },
+    Network {
+        name: String,
+        why: String,
+    },
     /// Another network has the name of ours.
     NameTaken(String),
     Gateway(String),
@@ -58,11 +67,17 @@ impl fmt::Display for EgressError {
                 write!(f, "egress is not installed: {what:?} {why}")
             }
             EgressError::MissingImage(image) => {
-                write!(f, "egress is not installed: the image {image:?} does not exist")
+                write!(
+                    f,
+                    "egress is not installed: the image {image:?} does not exist"
+                )
             }
             EgressError::Policy(error) => error.fmt(f),
             EgressError::Target { host, why } => {
-                write!(f, "the tcp target {host:?} cannot be reached directly: {why}")
+                write!(
+                    f,
+                    "the tcp target {host:?} cannot be reached directly: {why}"
+                )
             }
             EgressError::Network { name, why } => {
                 write!(f, "the network {name:?} cannot be made: {why}")

@@ -10,13 +10,19 @@ const MOST: usize = 3;
 /// another one in a container, so the ones that it asks are taken.
 pub(crate) fn of_host() -> Vec<IpAddr> {
     let read = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
-    select(&read("/etc/resolv.conf"), &read("/run/systemd/resolve/resolv.conf"))
+    select(
+        &read("/etc/resolv.conf"),
+        &read("/run/systemd/resolve/resolv.conf"),
+    )
 }
 
 fn select(configured: &str, behind_the_stub: &str) -> Vec<IpAddr> {
     let reachable = |text: &str| -> Vec<IpAddr> {
         let addresses = text.lines().filter_map(nameserver);
-        addresses.filter(|address| !is_local(*address)).take(MOST).collect()
+        addresses
+            .filter(|address| !is_local(*address))
+            .take(MOST)
+            .collect()
     };
     let found = reachable(configured);
     // One that runs on the host alone knows what it was set up with.
@@ -67,7 +73,8 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_passed_over() {
-        let text = "nameserver\nnameserver fe80::1%eth0\nnameservers 192.0.2.1\n;nameserver 192.0.2.2\n";
+        let text =
+            "nameserver\nnameserver fe80::1%eth0\nnameservers 192.0.2.1\n;nameserver 192.0.2.2\n";
         assert!(shown(text, "nameserver 192.0.2.9\n").is_empty());
     }
 }

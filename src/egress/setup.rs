@@ -76,10 +76,8 @@ impl Setup {
     }
 
     /// The policy with another part of the workspace.
-    pub(crate) fn replace_workspace(&mut self, changed: EgressConfig) -> Result<(), EgressError> {
-        self.policy = merge(&self.sid, &self.base, &changed, &self.registry_rules)?;
-        self.workspace = changed;
-        Ok(())
+    pub(crate) fn merged(&self, changed: &EgressConfig) -> Result<EgressPolicy, EgressError> {
+        merge(&self.sid, &self.base, changed, &self.registry_rules)
     }
 }
 
@@ -89,12 +87,20 @@ fn merge(
     workspace: &EgressConfig,
     registries: &[HttpsRule],
 ) -> Result<EgressPolicy, EgressError> {
-    Ok(egress_rules::merge(sid, base, workspace, registries.to_vec())?)
+    Ok(egress_rules::merge(
+        sid,
+        base,
+        workspace,
+        registries.to_vec(),
+    )?)
 }
 
 /// Places that the agent can write beside the workspace.
 fn writable_grants(file: &WorkspaceFile) -> Vec<PathBuf> {
-    let writable = file.grants.iter().filter(|grant| grant.mode == GrantMode::Rw);
+    let writable = file
+        .grants
+        .iter()
+        .filter(|grant| grant.mode == GrantMode::Rw);
     writable.map(|grant| grant.path.clone()).collect()
 }
 

@@ -1,4 +1,5 @@
-//! What umwelt-install has left in `$XDG_DATA_HOME/umwelt/egress`.
+//! What umwelt-install has left in `$XDG_DATA_HOME/umwelt`: `install.json`, and
+//! authority and roots in `egress`.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -16,8 +17,10 @@ pub(crate) const SCHEMA: u32 = 1;
 pub(crate) struct InstallState {
     pub(crate) ca_cert: PathBuf,
     pub(crate) ca_key: PathBuf,
-    /// The roots of the host, and our own.
+    /// The roots of the host, and our authority: what sandboxes trust.
     pub(crate) bundle: PathBuf,
+    /// Those of the host alone: what the gateway trusts.
+    pub(crate) roots: PathBuf,
     /// Where the hook finds nft.
     pub(crate) nft: PathBuf,
 }
@@ -26,25 +29,32 @@ pub(crate) struct InstallState {
 #[derive(Deserialize)]
 struct Recorded {
     schema: u32,
-    nft: PathBuf,
+    nft: Option<PathBuf>,
 }
 
 impl InstallState {
     pub(crate) fn load(dirs: &Dirs) -> Result<InstallState, EgressError> {
         let place = dirs.data.join("egress");
-        let [ca_cert, ca_key, bundle, record] =
-            ["ca.pem", "ca.key", "bundle.pem", "install.json"].map(|name| place.join(name));
-        let recorded = read(&record)?;
-        for path in [&ca_cert, &ca_key, &bundle] {
+        let [ca_cert, ca_key, bundle, roots] =
+            ["ca.pem", "ca.key", "bundle.pem", "roots.pem"].map(|name| place.join(name));
+        let record = dirs.data.join("install.json");
+        let Some(nft) = read(&record)?.nft else {
+            return unfit(
+                &record,
+                "names no nft: install nftables, then run the command below",
+            );
+        };
+        for path in [&ca_cert, &ca_key, &bundle, &roots] {
             check_ours(path)?;
         }
         check_private(&ca_key)?;
-        check_program(&recorded.nft)?;
+        check_program(&nft)?;
         Ok(InstallState {
             ca_cert,
             ca_key,
             bundle,
-            nft: recorded.nft,
+            roots,
+            nft,
         })
     }
 }
@@ -137,7 +147,7 @@ pub(crate) mod tests {
     fn install(root: &Path) -> PathBuf {
         let place = root.join("data/egress");
         std::fs::create_dir_all(&place).unwrap();
-        for name in ["ca.pem", "ca.key", "bundle.pem"] {
+        for name in ["ca.pem", "ca.key", "bundle.pem", "roots.pem"] {
             write(place.join(name), "x").unwrap();
         }
         set_permissions(place.join("ca.key"), Permissions::from_mode(0o600)).unwrap();
@@ -147,7 +157,7 @@ pub(crate) mod tests {
 
     fn record(place: &Path, schema: u32, nft: &str) {
         let text = serde_json::json!({"schema": schema, "nft": nft, "version": "0.1.0"});
-        write(place.join("install.json"), text.to_string()).unwrap();
+        write(place.join("../install.json"), text.to_string()).unwrap();
     }
 
     fn refusal(root: &Path) -> String {
@@ -167,12 +177,22 @@ pub(crate) mod tests {
 
     #[test]
     fn whatever_is_missing_is_named_with_the_command() {
-        for name in ["ca.pem", "ca.key", "bundle.pem", "install.json"] {
+        for name in [
+            "egress/ca.pem",
+            "egress/ca.key",
+            "egress/bundle.pem",
+            "egress/roots.pem",
+            "install.json",
+        ] {
             let temp = tempfile::tempdir().unwrap();
-            let path = install(temp.path()).join(name);
+            install(temp.path());
+            let path = temp.path().join("data").join(name);
             std::fs::remove_file(&path).unwrap();
             let said = refusal(temp.path());
-            assert_eq!(said, format!("egress is not installed: {path:?} does not exist"));
+            assert_eq!(
+                said,
+                format!("egress is not installed: {path:?} does not exist")
+            );
             std::fs::create_dir(&path).unwrap();
             assert!(refusal(temp.path()).contains("not a regular file"));
         }
@@ -201,9 +221,14 @@ pub(crate) mod tests {
         assert!(refusal(temp.path()).contains("no absolute path"));
         record(&place, 1, "/etc/passwd");
         assert!(refusal(temp.path()).contains("is no program"));
-        for text in ["", "{", "{}", "{\"schema\": 1}"] {
-            write(place.join("install.json"), text).unwrap();
-            assert!(refusal(temp.path()).contains("is not understood"), "{text}");
+        for (text, said) in [
+            ("", "is not understood"),
+            ("{", "is not understood"),
+            ("{}", "is not understood"),
+            ("{\"schema\": 1}", "names no nft"),
+        ] {
+            write(place.join("../install.json"), text).unwrap();
+            assert!(refusal(temp.path()).contains(said), "{text}");
         }
     }
 }

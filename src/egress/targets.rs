@@ -31,19 +31,28 @@ pub(crate) fn names(policy: &EgressPolicy) -> BTreeSet<String> {
 
 /// Reads what `getent ahostsv4 NAME` prints.
 pub(crate) fn parse_getent(output: &str) -> BTreeSet<Ipv4Addr> {
-    let first = output.lines().filter_map(|line| line.split_ascii_whitespace().next());
+    let first = output
+        .lines()
+        .filter_map(|line| line.split_ascii_whitespace().next());
     first.filter_map(|word| word.parse().ok()).collect()
 }
 
 impl Targets {
-    /// `resolved` has the addresses of the [`names`].
+    /// `resolved` has the addresses of the [`names`]. What cannot be direct is
+    /// returned too; the gateway may still relay it.
     pub(crate) fn new(
         policy: &EgressPolicy,
         resolved: &BTreeMap<String, BTreeSet<Ipv4Addr>>,
-    ) -> Result<Targets, EgressError> {
-        let mut targets = Targets::default();
+    ) -> (Targets, Vec<EgressError>) {
+        let (mut targets, mut unfit) = (Targets::default(), Vec::new());
         for rule in &policy.tcp {
-            let addresses = addresses(rule, policy, resolved)?;
+            let addresses = match addresses(rule, policy, resolved) {
+                Ok(addresses) => addresses,
+                Err(error) => {
+                    unfit.push(error);
+                    continue;
+                }
+            };
             if let HostPattern::Name(name) = &rule.host {
                 let pinned = targets.pinned.entry(name.clone()).or_default();
                 pinned.extend(addresses.iter().copied());
@@ -52,7 +61,7 @@ impl Targets {
             let with_port = addresses.into_iter().map(|address| (address, rule.port));
             targets.addresses.extend(with_port);
         }
-        Ok(targets)
+        (targets, unfit)
     }
 
     /// What is mounted at /etc/hosts: the names of the policy's `[[hosts]]`,
@@ -144,7 +153,11 @@ mod tests {
 
     fn targets(text: &str, addresses: &[&str]) -> Result<Targets, String> {
         let resolved = resolved("a.example.org", addresses);
-        Targets::new(&policy(text), &resolved).map_err(|error| error.to_string())
+        let (targets, unfit) = Targets::new(&policy(text), &resolved);
+        match unfit.first() {
+            None => Ok(targets),
+            Some(error) => Err(error.to_string()),
+        }
     }
 
     #[test]
@@ -152,7 +165,11 @@ mod tests {
         let text = tcp("a.example.org", "") + &tcp("9.9.9.9", "");
         assert!(names(&policy(&text)).into_iter().eq(["a.example.org"]));
         let targets = targets(&text, &["8.8.8.8", "8.8.4.4"]).unwrap();
-        let shown: Vec<String> = targets.addresses.iter().map(|(a, _)| a.to_string()).collect();
+        let shown: Vec<String> = targets
+            .addresses
+            .iter()
+            .map(|(a, _)| a.to_string())
+            .collect();
         assert_eq!(shown, ["8.8.4.4", "8.8.8.8", "9.9.9.9"]);
         let hosts = targets.render_hosts(&policy(&text));
         assert_eq!(
@@ -178,7 +195,8 @@ mod tests {
 
     #[test]
     fn target_without_ipv4_address_is_refused() {
-        let none = "the tcp target \"a.example.org\" cannot be reached directly: it has no IPv4 address";
+        let none =
+            "the tcp target \"a.example.org\" cannot be reached directly: it has no IPv4 address";
         assert_eq!(targets(&tcp("a.example.org", ""), &[]).unwrap_err(), none);
         let text = tcp("a.example.org", "")
             + "[[hosts]]\nname = 'a.example.org'\naddress = '2001:db8::1'\n";

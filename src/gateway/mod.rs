@@ -260,7 +260,8 @@ impl Gateway {
             Change::Broken(why) => {
                 log::error!("the policy is broken, so the last good one stays: {why}");
                 self.shared.note("policy", "broken", Some(&why));
-                supervisor.tell(&serde_json::json!({"event": "policy", "state": "broken", "why": why}));
+                supervisor
+                    .tell(&serde_json::json!({"event": "policy", "state": "broken", "why": why}));
             }
         }
     }

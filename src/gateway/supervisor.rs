@@ -74,7 +74,9 @@ mod tests {
             None,
         )
         .unwrap();
-        let supervisor = Supervisor { socket: Some(theirs) };
+        let supervisor = Supervisor {
+            socket: Some(theirs),
+        };
         assert!(!supervisor.is_gone());
         supervisor.tell(&serde_json::json!({"event": "ready"}));
         let ours = UnixDatagram::from(ours);

@@ -311,7 +311,10 @@ mod tests {
             hooks_dirs: vec!["--hooks-dir=/a".into(), "--hooks-dir=/own".into()],
             hook_stderr: "--annotation=run.oci.hooks.stderr=/r/said".into(),
         });
-        assert_eq!(networks(&spec), ["--network=umwelt-egress-0123abcd:ip=10.89.0.3"]);
+        assert_eq!(
+            networks(&spec),
+            ["--network=umwelt-egress-0123abcd:ip=10.89.0.3"]
+        );
         let argv = argv(&spec);
         // Options of podman itself, and so before the command.
         assert_eq!(argv[..3], ["--hooks-dir=/a", "--hooks-dir=/own", "run"]);

@@ -71,7 +71,10 @@ impl GatewaySpec {
         argv.push(format!("--ulimit=nofile={DESCRIPTORS}:{DESCRIPTORS}"));
         // Names are asked for at port 53, without a capability.
         argv.push("--sysctl=net.ipv4.ip_unprivileged_port_start=53".to_owned());
-        argv.push(format!("--network={}:ip={}", networks.inner, self.lan.gateway));
+        argv.push(format!(
+            "--network={}:ip={}",
+            networks.inner, self.lan.gateway
+        ));
         if self.layout == Layout::Internal {
             argv.push(format!("--network={}", networks.outer));
         }
@@ -107,7 +110,7 @@ impl GatewaySpec {
             "--supervised",
             "--ca-cert=/ca/ca.pem",
             "--ca-key=/ca/ca.key",
-            "--roots=/ca/bundle.pem",
+            "--roots=/ca/roots.pem",
         ]
         .map(str::to_owned)
         .into();
@@ -130,7 +133,7 @@ impl GatewayFiles {
             read(&self.policy, "/policy"),
             read(&self.ca_cert, "/ca/ca.pem"),
             read(&self.ca_key, "/ca/ca.key"),
-            read(&self.roots, "/ca/bundle.pem"),
+            read(&self.roots, "/ca/roots.pem"),
             bind(&self.audit, "/audit", "rw=true"),
         ]
     }
@@ -173,7 +176,7 @@ pub(crate) mod tests {
                 policy: "/r/policy".into(),
                 ca_cert: "/d/egress/ca.pem".into(),
                 ca_key: "/d/egress/ca.key".into(),
-                roots: "/d/egress/bundle.pem".into(),
+                roots: "/d/egress/roots.pem".into(),
                 audit: "/d/egress/audit-0123abcd".into(),
             },
             resolvers: vec!["192.0.2.53".parse().unwrap()],
@@ -219,10 +222,15 @@ pub(crate) mod tests {
     #[test]
     fn only_the_audit_can_be_written() {
         let argv = argv(Layout::Internal);
-        let writable: Vec<&String> = argv.iter().filter(|word| word.contains("rw=true")).collect();
+        let writable: Vec<&String> = argv
+            .iter()
+            .filter(|word| word.contains("rw=true"))
+            .collect();
         assert_eq!(
             writable,
-            ["--mount=type=bind,src=/d/egress/audit-0123abcd,dst=/audit,rw=true,bind-propagation=rprivate,nosuid,nodev"]
+            [
+                "--mount=type=bind,src=/d/egress/audit-0123abcd,dst=/audit,rw=true,bind-propagation=rprivate,nosuid,nodev"
+            ]
         );
     }
 

@@ -110,9 +110,9 @@ impl NetworkNames {
             }
         }
         let inner = find(&self.inner)?;
-        inner.lan().ok_or_else(|| {
-            Unfit::Unclear(format!("no room for two in {:?}", inner.subnets))
-        })
+        inner
+            .lan()
+            .ok_or_else(|| Unfit::Unclear(format!("no room for two in {:?}", inner.subnets)))
     }
 
     fn is_ours(&self, network: &Inspected) -> bool {
@@ -191,7 +191,9 @@ mod tests {
     }
 
     fn words(args: Vec<OsString>) -> Vec<String> {
-        args.into_iter().map(|word| word.into_string().unwrap()).collect()
+        args.into_iter()
+            .map(|word| word.into_string().unwrap())
+            .collect()
     }
 
     fn inspected(name: &str, internal: bool, subnet: &str) -> serde_json::Value {

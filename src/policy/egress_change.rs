@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::egress::EgressConfig;
 use crate::config::rule::{HTTPS_PORT, all_paths, parse_host, parse_port, parse_tcp_host};
 use crate::policy::egress::{
@@ -10,7 +12,8 @@ use crate::policy::egress::{
 };
 use crate::policy::egress_rules::{MAX_PATHS, MAX_RULES, https_identity, tcp_identity};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum RuleKind {
     Https,
     Tcp,

@@ -87,7 +87,11 @@ impl ControlPlane {
 
     /// For commands, in the sandbox that runs now.
     pub(crate) fn network_variables(&self) -> Vec<(String, String)> {
-        match self.egress.as_ref().and_then(|egress| Some((egress, egress.lan()?))) {
+        match self
+            .egress
+            .as_ref()
+            .and_then(|egress| Some((egress, egress.lan()?)))
+        {
             Some((egress, lan)) => environment::variables(lan.gateway, &egress.setup.variables),
             None => Vec::new(),
         }
@@ -140,7 +144,8 @@ impl ControlPlane {
             self.create_impossible(Error::io("ask pid 1 for a probe", error));
             return None;
         }
-        self.poller.set(Timer::Handshake(self.container), PROBE_LIMIT);
+        self.poller
+            .set(Timer::Handshake(self.container), PROBE_LIMIT);
         self.flush_channel();
         None
     }
@@ -238,7 +243,11 @@ impl Checking {
             return Err(failed("pid 1 has not told what became of each attempt"));
         }
         let refused = |(attempt, errno): &(&Attempt, &i32)| attempt.is_refused(**errno);
-        let got_out = self.attempts.iter().zip(&errnos).find(|pair| !refused(pair));
+        let got_out = self
+            .attempts
+            .iter()
+            .zip(&errnos)
+            .find(|pair| !refused(pair));
         if let Some((attempt, errno)) = got_out {
             let (protocol, to) = (attempt.protocol, attempt.to);
             let detail = format!("{protocol:?} to {to} was not refused (errno {errno})");
@@ -260,9 +269,8 @@ impl Checking {
         // Where there was no way at all, no rule was asked.
         let reached = |errno: &i32| *errno != Errno::NETUNREACH.raw_os_error();
         let tried = self.attempts.iter().zip(&self.errnos);
-        let mut uncounted = tried.filter(|(attempt, errno)| {
-            reached(errno) && !attempt.is_counted(&found.counts.denied)
-        });
+        let mut uncounted = tried
+            .filter(|(attempt, errno)| reached(errno) && !attempt.is_counted(&found.counts.denied));
         if let Some((attempt, _)) = uncounted.next() {
             let detail = format!("they have not counted what was tried: {}", attempt.to);
             return Err(failed(detail));
@@ -275,5 +283,7 @@ impl Checking {
 }
 
 fn first_line(text: &str) -> &str {
-    text.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing was said")
+    text.lines()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or("nothing was said")
 }

@@ -70,8 +70,13 @@ impl GatewayState {
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Event {
     Ready {},
-    Failed { why: String },
-    Policy { state: String, why: Option<String> },
+    Failed {
+        why: String,
+    },
+    Policy {
+        state: String,
+        why: Option<String>,
+    },
     #[serde(other)]
     Other,
 }
@@ -187,6 +192,8 @@ impl ControlPlane {
     }
 
     fn gateway_died(&mut self, reason: &str) {
+        let state = self.egress.as_ref().map(|egress| egress.gateway.state);
+        let was_ready = state == Some(GatewayState::Ready);
         self.drop_gateway();
         self.poller.unset(Timer::Gateway);
         let Some(egress) = &mut self.egress else {
@@ -194,7 +201,6 @@ impl ControlPlane {
         };
         let gateway = &mut egress.gateway;
         let why = gateway.why.take().unwrap_or_else(|| reason.to_owned());
-        let was_ready = gateway.state == GatewayState::Ready;
         gateway.state = GatewayState::Dead;
         if egress.down.is_some() {
             return self.advance_network();
@@ -310,7 +316,7 @@ fn spec(context: &Context, egress: &Egress) -> Result<GatewaySpec, Error> {
             policy: policy_dir(context),
             ca_cert: state.ca_cert.clone(),
             ca_key: state.ca_key.clone(),
-            roots: state.bundle.clone(),
+            roots: state.roots.clone(),
             audit: context.names.audit.clone(),
         },
         resolvers: egress.setup.resolvers.clone(),
@@ -368,8 +374,14 @@ mod tests {
         let (ours, theirs) = pair().unwrap();
         assert_eq!(receive(ours.as_fd()).1, Open::Drained);
         send(&theirs, r#"{"event":"ready","proxy":"10.89.0.2:3128"}"#);
-        send(&theirs, r#"{"event":"policy","state":"broken","why":"half"}"#);
-        send(&theirs, r#"{"event":"policy","state":"loaded","rules":"1 https"}"#);
+        send(
+            &theirs,
+            r#"{"event":"policy","state":"broken","why":"half"}"#,
+        );
+        send(
+            &theirs,
+            r#"{"event":"policy","state":"loaded","rules":"1 https"}"#,
+        );
         send(&theirs, r#"{"event":"new"}"#);
         send(&theirs, "{");
         drop(theirs);

@@ -158,6 +158,7 @@ impl ControlPlane {
             commands_running: count(self.jobs.len()),
             commands_total: self.commands_total,
             network: self.context.list.network.clone(),
+            egress: self.egress_status(),
             launched: self.context.launched,
         }
     }
@@ -231,6 +232,10 @@ impl ControlPlane {
                     let list = self.list();
                     self.reply(connection, request, &list);
                 }
+                Call::Egress(asked) => match self.on_egress(&asked) {
+                    Ok(reply) => self.reply(connection, request, &reply),
+                    Err(error) => self.refuse(connection, request, error),
+                },
                 call => {
                     if let Err(error) = self.start_command(connection, request, call, fds) {
                         let error = self.explain(error);

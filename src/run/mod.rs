@@ -12,6 +12,7 @@ mod confirm;
 mod connection;
 mod control_plane;
 mod discard;
+mod egress_call;
 mod ending;
 mod environment;
 mod gateway;

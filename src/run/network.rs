@@ -46,6 +46,8 @@ pub(crate) struct Egress {
     ahead: VecDeque<Step>,
     under_way: Option<Step>,
     sweeps: u32,
+    /// Its targets were all good once.
+    was_up: bool,
     /// A sandbox of which the rules are not confirmed yet.
     pub(crate) checking: Option<Checking>,
     /// Of the rules as they were read back.
@@ -106,6 +108,7 @@ impl Egress {
             ahead: VecDeque::new(),
             under_way: None,
             sweeps: 0,
+            was_up: false,
             checking: None,
             digest: None,
             down: None,
@@ -167,7 +170,9 @@ impl Egress {
             Networks::Made(_) => Next::Do(Step::Inspect),
             Networks::Absent => {
                 let names = self.names.all(wanted);
-                let missing = names.iter().find(|name| !self.made.iter().any(|m| m == *name));
+                let missing = names
+                    .iter()
+                    .find(|name| !self.made.iter().any(|m| m == *name));
                 Next::Do(match missing {
                     Some(name) => Step::Create((*name).to_owned()),
                     None => Step::Inspect,
@@ -260,7 +265,10 @@ impl ControlPlane {
     /// binary could not load the host's sources of names.
     fn resolve(&mut self, name: String) {
         let mut command = Command::new("getent");
-        command.args(["ahostsv4", &name]).env_clear().current_dir("/");
+        command
+            .args(["ahostsv4", &name])
+            .env_clear()
+            .current_dir("/");
         command.env("PATH", &self.context.search_path);
         self.spawn_step(Step::Resolve(name), command);
     }
@@ -384,7 +392,11 @@ impl ControlPlane {
     /// The sandbox cannot be had without its network. Where one runs, it
     /// stays: the gateway is tried again.
     pub(crate) fn network_failed(&mut self, error: Error) {
-        if self.egress.as_ref().is_some_and(|egress| egress.down.is_some()) {
+        if self
+            .egress
+            .as_ref()
+            .is_some_and(|egress| egress.down.is_some())
+        {
             log::error!("{error}");
             return self.advance_network();
         }
@@ -442,8 +454,18 @@ impl Egress {
         Ok(())
     }
 
+    /// At the first create every tcp rule must have an address. Later ones are
+    /// not given up for a rule that was added since, or a name that is gone.
     fn fix_targets(&mut self) -> Result<(), EgressError> {
-        self.targets = Targets::new(&self.setup.policy, &self.resolved)?;
+        let (targets, unfit) = Targets::new(&self.setup.policy, &self.resolved);
+        self.targets = targets;
+        for error in unfit {
+            if !self.was_up {
+                return Err(error);
+            }
+            log::warn!("{error}; it goes through the gateway");
+        }
+        self.was_up = true;
         Ok(())
     }
 

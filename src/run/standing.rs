@@ -5,7 +5,9 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use crate::config::egress::EgressConfig;
 use crate::config::{PersistedGrant, WorkspaceFile};
+use crate::policy::egress_change::{NewRule, OldRule};
 use crate::trust::{TrustError, WorkspaceTrust};
 
 /// Tells whether a file was changed: nobody can set the time of a change back.
@@ -19,6 +21,13 @@ pub(crate) struct StandingFile {
     notice: Option<String>,
     /// The file and its record when they were looked at.
     seen: [Stamp; 2],
+}
+
+/// What is to be done to the rules of the file.
+#[derive(Debug)]
+pub(crate) enum RuleChange {
+    Add(NewRule),
+    Remove(OldRule),
 }
 
 const LATER: &str =
@@ -76,6 +85,21 @@ impl StandingFile {
     pub(crate) fn remove(&mut self, path: &Path) -> Result<bool, TrustError> {
         let changed = self.trust.remove_grant(path)?;
         self.counted.grants.retain(|held| held.path != path);
+        self.written();
+        Ok(changed)
+    }
+
+    /// Writes a rule for the network, or takes rules out.
+    pub(crate) fn change_rules(
+        &mut self,
+        change: &RuleChange,
+        after: &EgressConfig,
+    ) -> Result<bool, TrustError> {
+        let changed = match change {
+            RuleChange::Add(rule) => self.trust.add_rule(rule)?,
+            RuleChange::Remove(rule) => self.trust.remove_rule(rule)?,
+        };
+        self.counted.egress = after.clone();
         self.written();
         Ok(changed)
     }

@@ -115,6 +115,10 @@ impl Held {
             }) => (words(argv) + term.len(), cwd),
             Call::Grant(grant) => (grant.path.len(), &None),
             Call::Revoke(revoke) => (revoke.path.len(), &None),
+            Call::Egress(egress) => {
+                let texts = [&egress.host, &egress.paths].into_iter().flatten();
+                (texts.map(String::len).sum(), &None)
+            }
             _ => (0, &None),
         };
         Held {

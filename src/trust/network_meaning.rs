@@ -36,7 +36,9 @@ fn difference<T>(
 ) -> Vec<Change> {
     let known = |list: &[T]| list.iter().map(&identity).collect::<Vec<String>>();
     let (before, after) = (known(old), known(new));
-    let added = new.iter().filter(|entry| !before.contains(&identity(entry)));
+    let added = new
+        .iter()
+        .filter(|entry| !before.contains(&identity(entry)));
     let added = added.map(|entry| change(true, format!("adds {}", words(entry))));
     let removed = old.iter().filter(|entry| !after.contains(&identity(entry)));
     let removed = removed.map(|entry| change(false, format!("removes {}", words(entry))));
@@ -135,9 +137,15 @@ mod tests {
 
     #[test]
     fn rule_that_changes_is_one_less_and_one_more() {
-        let narrow = TEXT.replace("host = 'a.example.org'\n", "host = 'a.example.org'\npaths = ['/p']\n");
+        let narrow = TEXT.replace(
+            "host = 'a.example.org'\n",
+            "host = 'a.example.org'\npaths = ['/p']\n",
+        );
         let wide = (true, "adds egress to https://a.example.org/*".to_owned());
-        let less = (false, "removes egress to https://a.example.org/p".to_owned());
+        let less = (
+            false,
+            "removes egress to https://a.example.org/p".to_owned(),
+        );
         assert_eq!(words(&narrow, TEXT), [wide, less]);
     }
 }

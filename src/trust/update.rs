@@ -6,7 +6,8 @@
 
 use std::path::Path;
 
-use crate::config::{ConfigError, PersistedGrant, WorkspaceFile, edit};
+use crate::config::{ConfigError, PersistedGrant, WorkspaceFile, edit, egress_edit};
+use crate::policy::egress_change::{NewRule, OldRule};
 use crate::trust::directory::{Contents, ReplaceError};
 use crate::trust::record::{Accepted, Record};
 use crate::trust::{
@@ -26,6 +27,16 @@ impl WorkspaceTrust {
     /// Takes the grant for `path` out of the file; false where there is none.
     pub(crate) fn remove_grant(&self, path: &Path) -> Result<bool, TrustError> {
         self.change(|text| edit::remove_grant(&self.path(), text, &self.home, path))
+    }
+
+    /// Writes a rule for the network at the end of the file.
+    pub(crate) fn add_rule(&self, rule: &NewRule) -> Result<bool, TrustError> {
+        self.change(|text| egress_edit::add(&self.path(), text, rule).map(Some))
+    }
+
+    /// Takes rules for the network out of the file.
+    pub(crate) fn remove_rule(&self, rule: &OldRule) -> Result<bool, TrustError> {
+        self.change(|text| egress_edit::remove(&self.path(), text, rule))
     }
 
     /// Accepts what `seen` holds, if the file still holds it.
