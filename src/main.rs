@@ -19,8 +19,6 @@ mod nft;
 mod places;
 mod podman;
 mod policy;
-// Used from the orchestration of the gateway on.
-#[allow(dead_code)]
 mod registries;
 mod run;
 mod sys;

@@ -1,19 +1,13 @@
 //! Configuration text -> types that mean something.
 
 mod base;
-#[allow(dead_code)]
 pub(crate) mod egress;
-// The three are used from the egress tool on.
-#[allow(dead_code)]
 pub(crate) mod egress_edit;
-#[allow(dead_code)]
 pub(crate) mod expect;
 mod file;
 pub(crate) mod mask;
-#[allow(dead_code)]
 pub(crate) mod rule;
 mod source;
-#[allow(dead_code)]
 mod tables;
 mod value;
 mod workspace_file;

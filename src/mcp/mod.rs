@@ -3,6 +3,7 @@
 //! Bytes of stdin -> jsonrpc -> session -> tools -> the socket API, and back.
 //! stdout is protocol only. The sandbox itself is the control plane's affair.
 
+mod egress_tool;
 mod jsonrpc;
 mod progress;
 mod queue;
@@ -96,7 +97,7 @@ fn instructions(place: &Result<Place, ApiError>) -> String {
         "umwelt runs your commands in a sandbox for the project {workspace}. The shell tool starts in \
          that directory; its files are the real ones, and writable. $HOME and the temporary \
          directories are writable scratch that starts empty. All else is read-only or not there, \
-         and there is no network. A refusal (\"Permission denied\", \"Read-only file system\", an \
+         and there is no network unless the project has turned it on. A refusal (\"Permission denied\", \"Read-only file system\", an \
          unreachable host) is the sandbox's limit, not an obstacle to get around: the list tool \
          shows what there is, and the user can change it."
     );

@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 
 use crate::api::client::decode;
 use crate::api::{
-    ApiError, Applied, ChangeReply, ListReply, MountEntry, Outcome, Process, ShellReply,
+    ApiError, Applied, ChangeReply, EgressReply, ListReply, MountEntry, Outcome, Process,
+    ShellReply,
 };
+use crate::mcp::egress_tool;
 use crate::mcp::tools::Tool;
 use crate::text::printable;
 
@@ -68,6 +70,10 @@ impl ToolResult {
             Tool::Grant | Tool::Revoke => decode::<ChangeReply>(value).map(|mut reply| {
                 reply.notices.splice(0..0, notice);
                 render_change(&reply)
+            }),
+            Tool::Egress => decode::<EgressReply>(value).map(|mut reply| {
+                reply.notices.splice(0..0, notice);
+                egress_tool::render(&reply)
             }),
             Tool::List => decode::<ListReply>(value).map(|mut reply| {
                 reply.notices.splice(0..0, notice);

@@ -384,7 +384,7 @@ impl Session {
                 self.set_ready();
                 let call = self.calls.remove(index);
                 let notice = match call.tool {
-                    Tool::Shell | Tool::Grant | Tool::Revoke => self.notice.take(),
+                    Tool::Shell | Tool::Grant | Tool::Revoke | Tool::Egress => self.notice.take(),
                     Tool::List => self.notice.clone(),
                 };
                 let result = ToolResult::from_reply(call.tool, value, notice);

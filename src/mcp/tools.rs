@@ -6,7 +6,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::{Call, Empty, Grant, GrantMode, MAX_COMMAND, Revoke, Shell};
+use crate::api::{Call, Egress, Empty, Grant, GrantMode, MAX_COMMAND, Revoke, Shell};
+use crate::mcp::egress_tool;
 use crate::mcp::jsonrpc::RpcError;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +15,7 @@ pub(crate) enum Tool {
     Shell,
     Grant,
     Revoke,
+    Egress,
     List,
 }
 
@@ -26,6 +28,7 @@ pub(crate) enum ToolCall {
     Shell(Shell),
     Grant(Grant),
     Revoke(Revoke),
+    Egress(Egress),
     List,
 }
 
@@ -42,10 +45,12 @@ impl ToolCall {
             "revoke" => ToolCall::Revoke(Revoke {
                 path: arguments.path()?,
             }),
+            "egress" => ToolCall::Egress(egress_tool::parse(&mut arguments)?),
             "list" => ToolCall::List,
             _ => {
-                let message =
-                    format!("unknown tool {name:?}; the tools are: shell, grant, revoke, list");
+                let message = format!(
+                    "unknown tool {name:?}; the tools are: shell, grant, revoke, egress, list"
+                );
                 return Err(RpcError::invalid_params(message));
             }
         };
@@ -58,6 +63,7 @@ impl ToolCall {
             ToolCall::Shell(_) => Tool::Shell,
             ToolCall::Grant(_) => Tool::Grant,
             ToolCall::Revoke(_) => Tool::Revoke,
+            ToolCall::Egress(_) => Tool::Egress,
             ToolCall::List => Tool::List,
         }
     }
@@ -68,6 +74,7 @@ impl ToolCall {
             ToolCall::Shell(shell) => Call::Shell(Shell { stream, ..shell }),
             ToolCall::Grant(grant) => Call::Grant(grant),
             ToolCall::Revoke(revoke) => Call::Revoke(revoke),
+            ToolCall::Egress(egress) => Call::Egress(egress),
             ToolCall::List => Call::List(Empty {}),
         }
     }
@@ -78,12 +85,13 @@ impl ToolCall {
             ToolCall::Shell(shell) => shell.command.len(),
             ToolCall::Grant(grant) => grant.path.len(),
             ToolCall::Revoke(revoke) => revoke.path.len(),
+            ToolCall::Egress(egress) => egress_tool::size(egress),
             ToolCall::List => 0,
         }
     }
 }
 
-struct Arguments<'a> {
+pub(super) struct Arguments<'a> {
     tool: &'a str,
     left: Map<String, Value>,
 }
@@ -166,7 +174,7 @@ impl Arguments<'_> {
     }
 
     /// Some models write null for what they leave out.
-    fn take(&mut self, name: &str) -> Option<Value> {
+    pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.left.remove(name).filter(|value| !value.is_null())
     }
 
@@ -179,6 +187,7 @@ impl Arguments<'_> {
                     "shell" => "command, timeout_s and cwd",
                     "grant" => "path, mode, persist and file",
                     "revoke" => "path",
+                    "egress" => "op, kind, host, port and paths",
                     _ => "no arguments",
                 };
                 let tool = self.tool;
@@ -190,7 +199,7 @@ impl Arguments<'_> {
         }
     }
 
-    fn wrong(&self, name: &str, wanted: &str, found: Option<&Value>) -> RpcError {
+    pub(super) fn wrong(&self, name: &str, wanted: &str, found: Option<&Value>) -> RpcError {
         let found = match found {
             None => String::new(),
             Some(Value::Number(number)) => format!(", not {number}"),
@@ -222,21 +231,21 @@ fn seconds(value: &Value) -> Option<u64> {
 
 /// The result of `tools/list`. It is the same for ever, and one page.
 pub(crate) fn table() -> Value {
-    json!({"tools": [shell(), grant(), revoke(), list()]})
+    json!({"tools": [shell(), grant(), revoke(), egress_tool::schema(), list()]})
 }
 
 const SHELL: &str = "Run a command with bash (or sh) in this project's sandbox and return its \
 output, stdout and stderr together, and how it ended. The working directory is the workspace; \
 its files are the real project files, under the same paths as on the host. Writable are the \
 workspace, $HOME and the temporary directories; $HOME and the temporary directories start empty \
-and are gone when the sandbox stops. Everything else is read-only or not there, and there is no \
-network. stdin is empty, there is no terminal, and nothing but files carries over from one \
+and are gone when the sandbox stops. Everything else is read-only or not there. There is no \
+network, unless the project has turned it on; then programs reach what its rules allow, as the egress tool shows. stdin is empty, there is no terminal, and nothing but files carries over from one \
 command to the next. A long output is cut in the middle, and the result names a file in the \
 sandbox with all of it. A command that runs into its time limit is killed with all it started; \
 start servers with & and redirect their output. When the sandbox refuses something (\"Permission \
 denied\", \"Read-only file system\", a name that does not resolve), trying other ways will not \
 help: use the list tool to see what is there, the grant tool to ask for a path that the task \
-needs, and tell the user what else is missing.";
+needs, the egress tool for a host, and tell the user what else is missing.";
 
 const GRANT: &str = "Ask for a path of the host that the task needs and that the sandbox does not \
 show, or shows read-only: a directory, or with file: true a single file. It appears under its real \

@@ -1,9 +1,5 @@
 //! The kernel layer of the egress policy: what a sandbox may reach -> rules in
 //! its network namespace, put there by an OCI hook and read back from outside.
-#![allow(
-    dead_code,
-    reason = "umwelt-run calls it once egress is put together there"
-)]
 
 pub(crate) mod hook;
 pub(crate) mod oci;

@@ -199,6 +199,10 @@ impl ControlPlane {
         let Some(egress) = &mut self.egress else {
             return;
         };
+        // `podman run` knows why, and has not ended yet.
+        if !was_ready && egress.is_starting_gateway() {
+            return;
+        }
         let gateway = &mut egress.gateway;
         let why = gateway.why.take().unwrap_or_else(|| reason.to_owned());
         gateway.state = GatewayState::Dead;

@@ -135,6 +135,11 @@ impl Egress {
         }
     }
 
+    /// Its `podman run` is under way.
+    pub(crate) fn is_starting_gateway(&self) -> bool {
+        self.under_way == Some(Step::RunGateway)
+    }
+
     pub(crate) fn lan(&self) -> Option<Lan> {
         match self.networks {
             Networks::Ready(_, lan) => Some(lan),

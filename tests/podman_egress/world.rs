@@ -116,7 +116,10 @@ impl Internet {
 
     fn install(&self, data: &Path) {
         let egress = data.join("egress");
-        std::fs::create_dir_all(&egress).unwrap();
+        for dir in [data, &egress] {
+            std::fs::create_dir_all(dir).unwrap();
+            std::fs::set_permissions(dir, Permissions::from_mode(0o700)).unwrap();
+        }
         let (params, key) = authority("umwelt egress");
         let authority = params.self_signed(&key).unwrap().pem();
         let root = std::fs::read_to_string(self.path("root.pem")).unwrap();
@@ -196,8 +199,10 @@ fn storage_conf() -> String {
     let info: Value = serde_json::from_str(&info).unwrap();
     let store = &info["store"];
     format!(
-        "[storage]\ndriver = {}\ngraphroot = {}\nrunroot = {}\n",
-        store["graphDriverName"], store["graphRoot"], store["runRoot"]
+        "[storage]\ndriver = {}\ngraphroot = {root}\nrootless_storage_path = {root}\nrunroot = {}\n",
+        store["graphDriverName"],
+        store["runRoot"],
+        root = store["graphRoot"],
     )
 }
 

@@ -1,0 +1,313 @@
+//! The tool `egress`: its schema, its arguments, and its result as a model
+//! reads it. Pure.
+
+use serde_json::{Value, json};
+
+use crate::api::{Delivery, Egress, EgressOp, EgressReply, RuleEntry, RuleKind};
+use crate::mcp::jsonrpc::RpcError;
+use crate::mcp::render::ToolResult;
+use crate::mcp::tools::Arguments;
+use crate::text::printable;
+
+const TEXT: &str = "Show or change what the sandbox may reach on the network. With op \"list\": the \
+rules, and where each comes from. With \"add\": ask for a host that the task needs, https with the \
+paths that will do, or tcp for other protocols. With \"remove\": take a rule of this project away. The \
+user may have to approve the call and then sees nothing but its arguments, so say beforehand what it is \
+for. A change holds at once and for later starts. A tcp rule that is added to a running sandbox serves \
+programs that use the SOCKS5 proxy in ALL_PROXY; all others can use it from the next start on. A refused \
+request answers with the call that would ask for it. Where the project has no network only the user can \
+turn it on: tell them.";
+
+/// Longest host, and longest list of paths.
+const MAX_HOST: usize = 300;
+const MAX_PATHS: usize = 16 << 10;
+/// Most rules in the text; the structured result has all.
+const MAX_RULES: usize = 200;
+
+pub(super) fn schema() -> Value {
+    json!({
+        "name": "egress",
+        "title": "Show or change what can be reached",
+        "description": TEXT,
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "op": {"type": "string", "enum": ["list", "add", "remove"]},
+                "kind": {
+                    "type": "string",
+                    "enum": ["https", "tcp"],
+                    "description": "Needed to add and to remove.",
+                },
+                "host": {
+                    "type": "string",
+                    "description": "A name, for https also *.suffix, or an address. Needed to add and to remove.",
+                },
+                "port": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": 65535,
+                    "description": "Default for https: 443. Needed for tcp.",
+                },
+                "paths": {
+                    "type": "string",
+                    "description": "For https: paths with spaces between, like \"/org/repo /api/*\". Default: all. To remove: only the rule with these.",
+                },
+            },
+            "required": ["op"],
+            "additionalProperties": false,
+        },
+        "outputSchema": output(),
+        "annotations": {
+            "title": "Show or change what can be reached",
+            "readOnlyHint": false,
+            "destructiveHint": false,
+            "idempotentHint": true,
+            "openWorldHint": false,
+        },
+    })
+}
+
+fn output() -> Value {
+    let text = json!({"type": "string"});
+    let texts = json!({"type": "array", "items": {"type": "string"}});
+    let flag = json!({"type": "boolean"});
+    json!({
+        "type": "object",
+        "properties": {
+            "network": {"type": "string", "description": "egress, or none: the project has none."},
+            "changed": flag,
+            "rules": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "kind": text,
+                        "host": text,
+                        "port": {"type": "integer"},
+                        "paths": texts,
+                        "methods": texts,
+                        "inspect": flag,
+                        "private": {"type": "boolean", "description": "Also at a private address."},
+                        "source": {"type": "string", "description": "Who allows it."},
+                        "delivery": {
+                            "type": "string",
+                            "enum": ["direct", "relayed", "pending_removal"],
+                            "description": "How a tcp rule is served.",
+                        },
+                    },
+                    "required": ["kind", "host", "port", "inspect", "private", "source"],
+                },
+            },
+            "hosts": {"type": "array", "items": {"type": "object"}},
+            "status": {"type": "object"},
+            "notices": texts,
+        },
+        "required": ["network", "changed", "rules", "hosts", "notices"],
+        "additionalProperties": false,
+    })
+}
+
+pub(super) fn parse(arguments: &mut Arguments<'_>) -> Result<Egress, RpcError> {
+    let ops = [
+        ("list", EgressOp::List),
+        ("add", EgressOp::Add),
+        ("remove", EgressOp::Remove),
+    ];
+    let kinds = [("https", RuleKind::Https), ("tcp", RuleKind::Tcp)];
+    let Some(op) = one_of(arguments, "op", &ops)? else {
+        return Err(arguments.wrong("op", &words(&ops), None));
+    };
+    let asked = Egress {
+        op,
+        kind: one_of(arguments, "kind", &kinds)?,
+        host: text(arguments, "host", MAX_HOST)?,
+        port: port(arguments)?,
+        paths: text(arguments, "paths", MAX_PATHS)?,
+    };
+    if op != EgressOp::List && asked.kind.is_none() {
+        return Err(arguments.wrong("kind", &words(&kinds), None));
+    }
+    if op != EgressOp::List && asked.host.is_none() {
+        return Err(arguments.wrong("host", "a string", None));
+    }
+    Ok(asked)
+}
+
+fn words<T>(known: &[(&str, T)]) -> String {
+    let words: Vec<String> = known.iter().map(|(word, _)| format!("{word:?}")).collect();
+    words.join(" or ")
+}
+
+fn one_of<T: Copy>(
+    arguments: &mut Arguments<'_>,
+    name: &str,
+    known: &[(&str, T)],
+) -> Result<Option<T>, RpcError> {
+    match arguments.take(name) {
+        None => Ok(None),
+        Some(Value::String(text)) => match known.iter().find(|(word, _)| *word == text) {
+            Some((_, value)) => Ok(Some(*value)),
+            None => Err(arguments.wrong(name, &words(known), None)),
+        },
+        Some(other) => Err(arguments.wrong(name, &words(known), Some(&other))),
+    }
+}
+
+fn text(
+    arguments: &mut Arguments<'_>,
+    name: &str,
+    most: usize,
+) -> Result<Option<String>, RpcError> {
+    let wanted = format!("a string of at most {most} bytes");
+    match arguments.take(name) {
+        None => Ok(None),
+        Some(Value::String(text)) if text.len() <= most => Ok(Some(text)),
+        Some(Value::String(_)) => Err(arguments.wrong(name, &wanted, None)),
+        Some(other) => Err(arguments.wrong(name, &wanted, Some(&other))),
+    }
+}
+
+fn port(arguments: &mut Arguments<'_>) -> Result<Option<i64>, RpcError> {
+    let Some(value) = arguments.take("port") else {
+        return Ok(None);
+    };
+    match value.as_i64() {
+        Some(port @ 1..=65535) => Ok(Some(port)),
+        _ => Err(arguments.wrong("port", "an integer from 1 to 65535", Some(&value))),
+    }
+}
+
+pub(super) fn size(egress: &Egress) -> usize {
+    let texts = [&egress.host, &egress.paths].into_iter().flatten();
+    texts.map(String::len).sum()
+}
+
+pub(super) fn render(reply: &EgressReply) -> ToolResult {
+    let mut lines = vec![format!("network: {}", printable(&reply.network))];
+    if let Some(status) = &reply.status {
+        lines.push(format!("gateway: {}", printable(&status.gateway)));
+    }
+    lines.extend(reply.rules.iter().take(MAX_RULES).map(rule));
+    let rest = reply.rules.len().saturating_sub(MAX_RULES);
+    if rest > 0 {
+        lines.push(format!("[{rest} more rules are in the structured result]"));
+    }
+    for entry in reply.hosts.iter().take(MAX_RULES) {
+        lines.push(format!(
+            "name   {} is {}",
+            printable(&entry.name),
+            entry.address
+        ));
+    }
+    if reply.changed {
+        lines.push("[.umwelt.toml was changed as well, for later starts]".to_owned());
+    }
+    lines.extend(
+        reply
+            .notices
+            .iter()
+            .map(|line| format!("[{}]", printable(line))),
+    );
+    ToolResult {
+        text: lines.join("\n"),
+        structured: serde_json::to_value(reply).ok(),
+        is_error: false,
+    }
+}
+
+fn rule(rule: &RuleEntry) -> String {
+    let mut line = match rule.kind {
+        RuleKind::Https => format!(
+            "https  {}:{} {}",
+            rule.host,
+            rule.port,
+            rule.paths.join(" ")
+        ),
+        RuleKind::Tcp => format!("tcp    {}:{}", rule.host, rule.port),
+    };
+    if let Some(methods) = &rule.methods {
+        line.push_str(&format!(" {}", methods.join(",")));
+    }
+    let delivery = match rule.delivery {
+        None | Some(Delivery::Direct) => "",
+        Some(Delivery::Relayed) => ", relayed",
+        Some(Delivery::PendingRemoval) => ", removed, possible until the next start",
+    };
+    printable(&format!("{line} ({}{delivery})", rule.source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mcp::tools::ToolCall;
+
+    fn parse(arguments: Value) -> Result<Egress, String> {
+        let Value::Object(arguments) = arguments else {
+            panic!();
+        };
+        match ToolCall::parse("egress", arguments) {
+            Ok(ToolCall::Egress(egress)) => Ok(egress),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.message.into_owned()),
+        }
+    }
+
+    #[test]
+    fn arguments_become_a_call() {
+        let list = parse(json!({"op": "list", "kind": null})).unwrap();
+        assert_eq!((list.op, list.kind), (EgressOp::List, None));
+        let add = json!({"op": "add", "kind": "https", "host": "a.example.org", "port": 443, "paths": "/a /b"});
+        let add = parse(add).unwrap();
+        assert_eq!((add.port, add.paths.as_deref()), (Some(443), Some("/a /b")));
+    }
+
+    #[test]
+    fn wrong_arguments_are_named_with_what_is_expected() {
+        for (arguments, said) in [
+            (
+                json!({}),
+                "\"op\" must be \"list\" or \"add\" or \"remove\"",
+            ),
+            (json!({"op": "allow"}), "\"op\" must be"),
+            (
+                json!({"op": "add", "host": "a"}),
+                "\"kind\" must be \"https\" or \"tcp\"",
+            ),
+            (json!({"op": "add", "kind": "udp"}), "\"kind\" must be"),
+            (json!({"op": "remove", "kind": "tcp"}), "\"host\" must be"),
+            (
+                json!({"op": "list", "port": 0}),
+                "\"port\" must be an integer",
+            ),
+            (
+                json!({"op": "list", "paths": ["/a"]}),
+                "\"paths\" must be a string",
+            ),
+            (
+                json!({"op": "list", "x": 1}),
+                "it takes op, kind, host, port and paths",
+            ),
+        ] {
+            let error = parse(arguments.clone()).unwrap_err();
+            assert!(error.contains(said), "{arguments}: {error}");
+        }
+    }
+
+    #[test]
+    fn rules_are_one_line_each_and_cannot_forge_another() {
+        let reply = json!({
+            "network": "egress", "changed": true, "hosts": [],
+            "rules": [
+                {"kind": "https", "host": "a.example.org", "port": 443, "paths": ["/*"], "inspect": true, "private": false, "source": "base"},
+                {"kind": "tcp", "host": "b\n[x]", "port": 22, "inspect": false, "private": false, "source": "workspace", "delivery": "relayed"},
+            ],
+            "notices": ["told"],
+        });
+        let result = render(&serde_json::from_value(reply).unwrap());
+        let lines: Vec<&str> = result.text.lines().collect();
+        assert_eq!(lines[1], "https  a.example.org:443 /* (base)");
+        assert!(lines[2].contains("(workspace, relayed)"), "{lines:?}");
+        assert_eq!(lines.last(), Some(&"[told]"));
+        assert_eq!(lines.len(), 5);
+    }
+}
