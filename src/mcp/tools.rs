@@ -48,9 +48,8 @@ impl ToolCall {
             "egress" => ToolCall::Egress(egress_tool::parse(&mut arguments)?),
             "list" => ToolCall::List,
             _ => {
-                let message = format!(
-                    "unknown tool {name:?}; the tools are: shell, grant, revoke, egress, list"
-                );
+                let all = "shell, grant, revoke, egress, list";
+                let message = format!("unknown tool {name:?}; the tools are: {all}");
                 return Err(RpcError::invalid_params(message));
             }
         };
@@ -573,7 +572,7 @@ mod tests {
         let message = parse("umwelt_shell", json!({})).unwrap_err();
         assert_eq!(
             message,
-            "unknown tool \"umwelt_shell\"; the tools are: shell, grant, revoke, list"
+            "unknown tool \"umwelt_shell\"; the tools are: shell, grant, revoke, egress, list"
         );
         assert!(
             parse("list", json!({"x": 1}))

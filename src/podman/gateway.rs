@@ -15,7 +15,7 @@ use crate::podman::network::{Lan, Layout, NetworkNames};
 pub(crate) const IMAGE: &str = "localhost/umwelt-egress-gw:latest";
 /// Its own memory, whatever the sandbox has; ten thousand inspected tunnels
 /// take half of it.
-const MEMORY: u64 = 512 << 20;
+pub(crate) const MEMORY: u64 = 512 << 20;
 /// Threads count as processes.
 const PIDS: u64 = 128;
 const PROGRAM: &str = "/umwelt";

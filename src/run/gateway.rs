@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::process::Pid;
 use serde::Deserialize;
 
 use crate::dirs;
@@ -14,12 +15,14 @@ use crate::egress::EgressError;
 use crate::error::Error;
 use crate::podman;
 use crate::podman::gateway::{GatewayFiles, GatewaySpec, IMAGE, POLICY_FILE};
+use crate::podman::network::Layout;
 use crate::run::control_plane::{Context, ControlPlane};
 use crate::run::lifecycle;
 use crate::run::network::{Egress, Step};
 use crate::run::poller::{Source, Timer};
+use crate::run::verify::{self, VerifyError};
 use crate::run::watchdog::Backoff;
-use crate::sys::inherit;
+use crate::sys::{fdpass, inherit};
 
 /// From the end of `podman run` to the gateway's word that it serves.
 const READY_LIMIT: Duration = Duration::from_secs(15);
@@ -161,27 +164,63 @@ impl ControlPlane {
             Some(link) => receive(link.as_fd()),
             None => return,
         };
-        for event in events {
-            self.on_gateway_event(event);
+        for (event, pid) in events {
+            self.on_gateway_event(event, pid);
         }
+        let is_linked = self
+            .egress
+            .as_ref()
+            .is_some_and(|egress| egress.gateway.link.is_some());
         match is_open {
             Open::Drained => {}
+            // It was given up on the way.
+            _ if !is_linked => {}
             Open::MoreToRead => self.poller.again(Source::Gateway(number)),
             Open::Ended => self.gateway_died("it ended by itself"),
         }
     }
 
-    fn on_gateway_event(&mut self, event: Event) {
+    /// It says that it serves: is it what was asked for?
+    fn check_gateway(&self, pid: Option<Pid>) -> Result<(), VerifyError> {
+        let interfaces: &[&str] = match self.egress.as_ref().and_then(Egress::made_layout) {
+            Some(Layout::Routed) => &["lo", "eth0"],
+            _ => &["lo", "eth0", "eth1"],
+        };
+        let pid = pid.ok_or_else(|| VerifyError {
+            check: "gateway",
+            detail: "the kernel does not tell who it is".to_owned(),
+        })?;
+        verify::verify_gateway(&self.context.spec, &self.context.exe, pid, interfaces)
+    }
+
+    fn gateway_is_ready(&mut self) {
+        if let Some(egress) = &mut self.egress {
+            egress.gateway.state = GatewayState::Ready;
+            egress.gateway.since = Some(Instant::now());
+        }
+        self.advance_network();
+    }
+
+    /// Its socket is closed, which ends it.
+    fn gateway_unsealed(&mut self, error: &VerifyError) {
+        if let Some(egress) = &mut self.egress {
+            egress.gateway.why = Some(error.to_string());
+        }
+        self.gateway_died("it is not sealed");
+    }
+
+    fn on_gateway_event(&mut self, event: Event, pid: Option<Pid>) {
         let Some(egress) = &mut self.egress else {
             return;
         };
         let gateway = &mut egress.gateway;
         match event {
             Event::Ready {} if gateway.state == GatewayState::Starting => {
-                gateway.state = GatewayState::Ready;
-                gateway.since = Some(Instant::now());
                 self.poller.unset(Timer::Gateway);
-                self.advance_network();
+                match self.check_gateway(pid) {
+                    Ok(()) => self.gateway_is_ready(),
+                    Err(error) => self.gateway_unsealed(&error),
+                }
             }
             Event::Failed { why } => gateway.why = Some(why),
             Event::Policy { state, why } => {
@@ -336,6 +375,8 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
         None,
     )?;
     rustix::io::ioctl_fionbio(&ours, true)?;
+    // The kernel then tells the sender's pid with each packet.
+    sockopt::set_socket_passcred(&ours, true)?;
     Ok((ours, theirs))
 }
 
@@ -346,18 +387,21 @@ enum Open {
     Ended,
 }
 
-fn receive(link: BorrowedFd<'_>) -> (Vec<Event>, Open) {
+/// Events with the pid of whoever has sent them.
+fn receive(link: BorrowedFd<'_>) -> (Vec<(Event, Option<Pid>)>, Open) {
     let mut events = Vec::new();
     let mut buffer = vec![0; MAX_PACKET];
     while events.len() < TURN {
-        match rustix::net::recv(link, &mut buffer[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return (events, Open::Ended),
-            Ok((length, _)) => {
-                let packet = buffer.get(..length).unwrap_or_default();
-                events.push(serde_json::from_slice(packet).unwrap_or(Event::Other));
+        match fdpass::receive(link, &mut buffer) {
+            Ok(received) if received.len == 0 => return (events, Open::Ended),
+            Ok(received) => {
+                let packet = buffer.get(..received.len).unwrap_or_default();
+                let event = serde_json::from_slice(packet).unwrap_or(Event::Other);
+                events.push((event, received.pid));
             }
-            Err(rustix::io::Errno::AGAIN) => return (events, Open::Drained),
-            Err(rustix::io::Errno::INTR) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return (events, Open::Drained);
+            }
             Err(_) => return (events, Open::Ended),
         }
     }
@@ -391,6 +435,9 @@ mod tests {
         drop(theirs);
         let (events, open) = receive(ours.as_fd());
         assert_eq!(open, Open::Ended);
+        let own = rustix::process::getpid();
+        assert!(events.iter().all(|(_, pid)| *pid == Some(own)));
+        let events: Vec<Event> = events.into_iter().map(|(event, _)| event).collect();
         assert!(matches!(
             events.as_slice(),
             [

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::process::{Pid, PidfdFlags};
 
+use crate::podman;
 use crate::podman::argv::{COVER_SIZE, ContainerSpec, Network};
 use crate::policy::mounts::{Cover, Mount, MountKind, MountSet};
 use crate::sys::cgroup::{self, Events};
@@ -135,6 +136,32 @@ pub(crate) fn verify(
         scratch,
         shell,
     })
+}
+
+/// Compares a gateway with what was asked for. It has the user and the floor
+/// of the sandbox `spec`, and as many interfaces as it has networks.
+pub(crate) fn verify_gateway(
+    spec: &ContainerSpec,
+    exe: &Path,
+    pid: Pid,
+    interfaces: &[&str],
+) -> Result<(), VerifyError> {
+    let proc = Proc {
+        dir: format!("/proc/{}", pid.as_raw_nonzero()),
+    };
+    check_program(&proc, exe)?;
+    check_status(&proc, spec)?;
+    check_user_map(&proc, spec)?;
+    check_namespaces(&proc)?;
+    check_interface_names(&proc.read("network", "net/dev")?, interfaces)?;
+    let limit = cgroup::of_process(pid)
+        .ok()
+        .and_then(|cgroup| cgroup::effective_limit(&cgroup, "memory.max"));
+    match limit {
+        Some(limit) if limit <= podman::gateway::MEMORY => Ok(()),
+        Some(limit) => fail("memory cap", format!("it is {limit}")),
+        None => fail("memory cap", "there is no limit"),
+    }
 }
 
 /// A pidfd becomes readable when its process ends (pidfd_open(2)).
