@@ -9,6 +9,7 @@ use std::net::Ipv4Addr;
 
 use crate::config::Resources;
 use crate::podman::delegation::Delegated;
+use crate::podman::network::attachment;
 use crate::policy::mounts::{Access, Cover, Mount, MountKind, MountSet};
 use crate::workspace::FileId;
 
@@ -74,7 +75,7 @@ impl Network {
         match self {
             Network::None => vec!["--network=none".into()],
             Network::Egress(network) => vec![
-                format!("--network={}:ip={}", network.name, network.address).into(),
+                attachment(&network.name, network.address).into(),
                 network.hook_stderr.clone(),
             ],
         }
@@ -313,7 +314,7 @@ mod tests {
         });
         assert_eq!(
             networks(&spec),
-            ["--network=umwelt-egress-0123abcd:ip=10.89.0.3"]
+            ["--network=umwelt-egress-0123abcd:ip=10.89.0.3,mac=0a:75:0a:59:00:03"]
         );
         let argv = argv(&spec);
         // Options of podman itself, and so before the command.

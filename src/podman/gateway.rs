@@ -9,7 +9,7 @@ use crate::podman::argv::{
     FLOOR, LABEL_PREFIX, LABEL_ROLE, LABEL_SID, LABEL_WORKSPACE, quote_csv, render_caps,
 };
 use crate::podman::delegation::Delegated;
-use crate::podman::network::{Lan, Layout, NetworkNames};
+use crate::podman::network::{Lan, Layout, NetworkNames, attachment};
 
 /// Made of the binary alone: there is no shell in it.
 pub(crate) const IMAGE: &str = "localhost/umwelt-egress-gw:latest";
@@ -71,10 +71,7 @@ impl GatewaySpec {
         argv.push(format!("--ulimit=nofile={DESCRIPTORS}:{DESCRIPTORS}"));
         // Names are asked for at port 53, without a capability.
         argv.push("--sysctl=net.ipv4.ip_unprivileged_port_start=53".to_owned());
-        argv.push(format!(
-            "--network={}:ip={}",
-            networks.inner, self.lan.gateway
-        ));
+        argv.push(attachment(&networks.inner, self.lan.gateway));
         if self.layout == Layout::Internal {
             argv.push(format!("--network={}", networks.outer));
         }
@@ -206,7 +203,7 @@ pub(crate) mod tests {
             argv.retain(|word| word.starts_with("--network"));
             argv
         };
-        let inner = "--network=umwelt-egress-0123abcd:ip=10.89.0.2";
+        let inner = "--network=umwelt-egress-0123abcd:ip=10.89.0.2,mac=0a:75:0a:59:00:02";
         assert_eq!(
             networks(Layout::Internal),
             [inner, "--network=umwelt-egress-out-0123abcd"]

@@ -41,6 +41,14 @@ pub(crate) struct Lan {
     pub(crate) sandbox: Ipv4Addr,
 }
 
+/// The value of `--network` for a container with a fixed address. Its hardware
+/// address is fixed with it: one that comes again would not be found for as
+/// long as its neighbour remembers the former one.
+pub(crate) fn attachment(network: &str, address: Ipv4Addr) -> String {
+    let [a, b, c, d] = address.octets();
+    format!("--network={network}:ip={address},mac=0a:75:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
+}
+
 /// What was found in place of the networks that were asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
@@ -243,6 +251,14 @@ mod tests {
         let lan = parse(&other).unwrap();
         assert_eq!(lan.gateway, Ipv4Addr::new(10, 89, 0, 1));
         assert_eq!(lan.sandbox, Ipv4Addr::new(10, 89, 0, 3));
+    }
+
+    #[test]
+    fn hardware_address_follows_from_the_address() {
+        assert_eq!(
+            attachment("n", Ipv4Addr::new(10, 89, 0, 2)),
+            "--network=n:ip=10.89.0.2,mac=0a:75:0a:59:00:02"
+        );
     }
 
     #[test]
