@@ -210,6 +210,7 @@ impl ControlPlane {
             ending: None,
             retry: None,
             notices: Vec::new(),
+            changes: Vec::new(),
         };
         // Watched and timed before it can begin.
         let fds = packet_fds(&job.cgroup, &plumbing.theirs).map_err(cannot("hand it over"))?;

@@ -28,6 +28,7 @@ use crate::run::environment::GitIdentity;
 use crate::run::job::{EndReason, Job};
 use crate::run::journal::Journal;
 use crate::run::lifecycle::Phase;
+use crate::run::notices::Watched;
 use crate::run::poller::{Poller, Source, Timer};
 use crate::run::prepared::Prepared;
 use crate::run::saved::SavedOutputs;
@@ -68,6 +69,8 @@ pub(crate) struct Context {
     pub(crate) mounts: MountSet,
     pub(crate) masks: Vec<Mask>,
     pub(crate) inject_git_identity: bool,
+    /// Of a workspace that is a worktree: watched like its own `.git`.
+    pub(crate) git_dirs: Vec<PathBuf>,
     /// Started by a client: ends with its last client.
     pub(crate) launched: bool,
 }
@@ -109,6 +112,7 @@ pub(crate) struct ControlPlane {
     ending: Option<Ending>,
     pub(crate) git: Option<GitIdentity>,
     pub(crate) journal: Journal,
+    pub(crate) watched: Watched,
     pub(crate) backoff: Backoff,
     pub(crate) restarts: u32,
     pub(crate) commands_total: u64,
@@ -138,6 +142,7 @@ impl ControlPlane {
         }
         Ok(ControlPlane {
             journal: Journal::new(context.names.journal.clone()),
+            watched: Watched::new(context.workspace.path(), context.git_dirs.clone()),
             context,
             poller,
             listener: Some(listener),

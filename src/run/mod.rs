@@ -13,10 +13,11 @@ mod ending;
 mod environment;
 mod handler;
 mod job;
-mod journal;
+pub(crate) mod journal;
 mod lifecycle;
 mod lock;
 mod masks;
+mod notices;
 mod output;
 mod poller;
 pub(crate) mod preflight;
@@ -27,6 +28,7 @@ mod socket;
 mod task;
 pub(crate) mod verify;
 mod waiting;
+mod watch;
 mod watchdog;
 
 use std::collections::BTreeMap;
@@ -315,6 +317,7 @@ fn prepare(
         mounts,
         masks,
         inject_git_identity: config.inject_git_identity,
+        git_dirs: Vec::new(),
         launched,
     }
 }
