@@ -24,7 +24,7 @@ const NAMES: [&str; 7] = [
 ];
 /// Names that only a later version gives something to do.
 const RESERVED: [&str; 3] = ["umwelt-nft-hook", "umwelt-install", "umwelt-gateway"];
-const SUBCOMMANDS: [&str; 5] = ["status", "stop", "exec", "shell", "list"];
+const SUBCOMMANDS: [&str; 6] = ["status", "stop", "exec", "shell", "list", "log"];
 
 fn run_as(arg0: &str, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_umwelt"))
@@ -117,8 +117,11 @@ fn unknown_options_exit_2() {
 #[test]
 fn a_wrong_use_of_ctl_names_what_is_valid() {
     let cases = [
-        (&[][..], "valid are: status, stop, exec, shell, list"),
-        (&["dance"], "valid are: status, stop, exec, shell, list"),
+        (&[][..], "valid are: status, stop, exec, shell, list, log"),
+        (
+            &["dance"],
+            "valid are: status, stop, exec, shell, list, log",
+        ),
         (&["--json"], "valid are: --help, --version"),
         (
             &["status", "--hard"],

@@ -35,6 +35,8 @@ pub(super) struct Args {
     pub(super) cwd: Option<String>,
     pub(super) json: bool,
     pub(super) hard: bool,
+    pub(super) follow: bool,
+    pub(super) lines: Option<String>,
     /// What stood after `--`.
     pub(super) command: Vec<String>,
 }
@@ -57,6 +59,8 @@ impl Subcommand {
                 Short('V') | Long("version") => return Ok(Asked::Version),
                 Long("json") if self.takes("json") => args.json = true,
                 Long("hard") if self.takes("hard") => args.hard = true,
+                Long("follow") if self.takes("follow") => args.follow = true,
+                Long("lines") if self.takes("lines") => args.lines = Some(text(parser.value()?)?),
                 Long("cwd") if self.takes("cwd") => args.cwd = Some(text(parser.value()?)?),
                 Long(name) => return Err(self.unknown(&format!("--{name}"))),
                 Short(letter) => return Err(self.unknown(&format!("-{letter}"))),

@@ -3,9 +3,11 @@
 
 mod args;
 mod channel;
+mod event;
 mod exec;
 mod leftover;
 mod list;
+mod log;
 mod output;
 mod peer;
 mod place;
@@ -29,12 +31,13 @@ pub(crate) const NAME: &str = "umwelt-ctl";
 /// How control planes know this client, in their journals.
 const CLIENT: &str = concat!("umwelt-ctl/", env!("CARGO_PKG_VERSION"));
 
-const SUBCOMMANDS: [&Subcommand; 5] = [
+const SUBCOMMANDS: [&Subcommand; 6] = [
     &status::SUBCOMMAND,
     &stop::SUBCOMMAND,
     &exec::SUBCOMMAND,
     &shell::SUBCOMMAND,
     &list::SUBCOMMAND,
+    &log::SUBCOMMAND,
 ];
 
 const HELP: &str = "\
@@ -48,6 +51,7 @@ Subcommands:
   exec    run a program in a sandbox
   shell   open an interactive shell in a sandbox
   list    show mounts, caps and network of a sandbox
+  log     show the journal of a sandbox
 
 WORKSPACE is a directory, or the session id of a running sandbox: 8 hex digits,
 as status shows them. Left out, it is the current directory. A directory whose
@@ -124,6 +128,9 @@ pub(crate) enum CtlError {
         reason: String,
     },
     NotATerminal,
+    NoJournal {
+        what: String,
+    },
     /// What came in place of the terminal.
     NotAMaster(String),
     /// The command did not end by itself; a sentence about how.
@@ -155,7 +162,7 @@ impl CtlError {
                 "its control plane is dead; remove what it left with: {NAME} stop --hard {}",
                 quoted(what)
             )),
-            CtlError::NotRunning { .. } => Some(format!("see what runs with: {NAME} status")),
+            CtlError::NotRunning { .. } | CtlError::NoJournal { .. } => Some(format!("see what runs with: {NAME} status")),
             CtlError::StillThere { what, .. } => Some(CtlError::hard_hint(what)),
             CtlError::NoPodman => Some(
                 "install podman; of PATH only ~/.local/bin, ~/bin and what root alone can write are searched"
@@ -186,6 +193,12 @@ impl fmt::Display for CtlError {
             }
             CtlError::NotOurs { pid, reason } => {
                 write!(f, "will not kill process {pid}: {reason}")
+            }
+            CtlError::NoJournal { what } => {
+                write!(
+                    f,
+                    "there is no journal of {what:?}: no sandbox has run there"
+                )
             }
             CtlError::NotATerminal => f.write_str("standard input is not a terminal"),
             CtlError::NotAMaster(what) => {

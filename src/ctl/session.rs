@@ -14,9 +14,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use crate::api::client::{self, Client};
 use crate::api::{ApiError, Body, Call, Cancel, Event, ExecReply, Message, Outcome};
 use crate::cli;
-use crate::ctl::{CtlError, NAME};
 use crate::ctl::channel::Channel;
 use crate::ctl::signals::Signals;
+use crate::ctl::{CtlError, NAME};
 use crate::error::{Error, exit_code};
 use crate::text;
 

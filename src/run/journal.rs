@@ -263,10 +263,7 @@ mod tests {
     fn large_journal_is_moved_aside() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j.jsonl");
-        File::create(&path)
-            .unwrap()
-            .set_len(ROTATE_AT + 1)
-            .unwrap();
+        File::create(&path).unwrap().set_len(ROTATE_AT + 1).unwrap();
         Journal::new(path.clone()).append(&record("x", &Outcome::Cancelled));
         assert!(path.metadata().unwrap().len() < 1000);
         assert!(dir.path().join("j.jsonl.1").exists());

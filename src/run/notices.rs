@@ -221,8 +221,7 @@ mod tests {
         let mut place = Place::new(&[".git/config"]);
         assert_eq!(place.lines(), Vec::<String>::new());
         std::fs::write(place.path(".git/config"), "longer").unwrap();
-        let expected =
-            "\".git/config\", which git on the host may execute or obey, was changed during this command";
+        let expected = "\".git/config\", which git on the host may execute or obey, was changed during this command";
         assert_eq!(place.lines(), [expected]);
         assert_eq!(place.lines(), Vec::<String>::new());
     }
@@ -240,7 +239,10 @@ mod tests {
             }
         };
         std::fs::write(place.path(".git/hooks/new"), "").unwrap();
-        told(&mut place, &["new\", which git on the host may execute or obey, was created"]);
+        told(
+            &mut place,
+            &["new\", which git on the host may execute or obey, was created"],
+        );
         std::fs::remove_file(place.path(".git/hooks/old")).unwrap();
         told(&mut place, &["was removed"]);
         let mode = std::fs::Permissions::from_mode(0o755);
@@ -254,7 +256,10 @@ mod tests {
         told(&mut place, &["hooks\", which", "hooks/new"]);
         std::fs::remove_dir_all(place.path(".git")).unwrap();
         std::fs::write(place.path(".git"), "gitdir: /x").unwrap();
-        told(&mut place, &["\".git\", which git on the host may execute or obey, was replaced"]);
+        told(
+            &mut place,
+            &["\".git\", which git on the host may execute or obey, was replaced"],
+        );
     }
 
     #[test]

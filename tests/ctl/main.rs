@@ -11,6 +11,7 @@
 mod control_plane;
 mod exec;
 mod home;
+mod log;
 mod shell;
 mod status;
 mod stop;
