@@ -233,6 +233,11 @@ const SYSTEM_TREES: [&str; 8] = [
 /// Trees under /var that belong to the system; the rest of /var is fine.
 const VAR_TREES: [&str; 6] = ["lib", "run", "log", "cache", "spool", "lock"];
 
+/// Why nothing of the (absolute, resolved) directory may be written inside.
+pub(crate) fn refusal(path: &Path, dirs: &Dirs) -> Option<String> {
+    refusal_by_path(path, dirs)
+}
+
 /// Why the (absolute, resolved) path cannot be a workspace, if it cannot.
 fn refusal_by_path(path: &Path, dirs: &Dirs) -> Option<String> {
     if path == Path::new("/") {

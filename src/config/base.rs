@@ -7,6 +7,7 @@ use toml::Spanned;
 
 use crate::config::mask::{Mask, MaskTarget, check_reason};
 use crate::config::value::{expand_path, parse_size};
+use crate::config::worktrees::{self, RawWorktrees, Worktrees};
 use crate::config::{ConfigError, file};
 use crate::dirs::Dirs;
 
@@ -25,6 +26,7 @@ pub(crate) struct Config {
     pub(crate) scratch: ScratchSizes,
     pub(crate) mounts: Vec<BaseMount>,
     pub(crate) masks: Vec<Mask>,
+    pub(crate) worktrees: Worktrees,
 }
 
 /// What all of a sandbox together may take. Also told to clients as it is.
@@ -74,6 +76,8 @@ struct Raw {
     mounts: Option<Vec<RawMount>>,
     #[serde(default)]
     mask: Vec<RawMask>,
+    #[serde(default)]
+    worktrees: RawWorktrees,
 }
 
 #[derive(Default, Deserialize)]
@@ -159,10 +163,10 @@ impl Config {
 }
 
 /// One file on its way to a `Config`, for errors that name file, line and key.
-struct Reader<'a> {
+pub(super) struct Reader<'a> {
     path: &'a Path,
     text: &'a str,
-    home: &'a Path,
+    pub(super) home: &'a Path,
 }
 
 impl Reader<'_> {
@@ -208,6 +212,7 @@ impl Reader<'_> {
                 .map(|raw| self.mount(raw))
                 .collect::<Result<_, _>>()?,
             masks: self.masks(raw.mask, masks)?,
+            worktrees: worktrees::read(self, raw.worktrees, base.map(|b| &b.worktrees))?,
         };
         Ok(config)
     }
@@ -355,7 +360,7 @@ impl Reader<'_> {
         }
     }
 
-    fn check<T, U>(
+    pub(super) fn check<T, U>(
         &self,
         key: &str,
         raw: Spanned<T>,

@@ -4,9 +4,11 @@ mod base;
 mod file;
 pub(crate) mod mask;
 mod value;
+mod worktrees;
 
 pub(crate) use base::{BaseMount, Config, Resources};
 pub(crate) use mask::{Mask, MaskTarget};
+pub(crate) use worktrees::CommonAccess;
 
 use std::fmt;
 use std::io;

@@ -5,3 +5,4 @@
 pub(crate) mod egress;
 pub(crate) mod masks;
 pub(crate) mod mounts;
+pub(crate) mod worktree;

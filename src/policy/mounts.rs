@@ -63,6 +63,8 @@ pub(crate) enum Origin {
     /// What the host has mounted below the workspace.
     WorkspaceSubmount,
     Workspace,
+    /// Git directories: what a worktree needs, and what other worktrees need.
+    Worktree,
     /// What the sandbox itself stands on.
     Umwelt,
 }
@@ -73,6 +75,7 @@ impl Origin {
             Origin::Scratch => "scratch",
             Origin::Submount | Origin::Base => "base",
             Origin::WorkspaceSubmount | Origin::Workspace => "workspace",
+            Origin::Worktree => "worktree",
             Origin::Umwelt => "umwelt",
         }
     }
@@ -202,6 +205,15 @@ impl MountSet {
                 .then_with(|| a.path.cmp(&b.path))
         });
         MountSet { mounts }
+    }
+
+    /// The set with these mounts in place of those for git.
+    pub(crate) fn with_worktree(&self, worktree: Vec<Mount>) -> MountSet {
+        let others = self
+            .iter()
+            .filter(|mount| mount.origin != Origin::Worktree)
+            .cloned();
+        MountSet::merge(others.chain(worktree).collect())
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Mount> {

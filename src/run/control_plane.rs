@@ -35,6 +35,7 @@ use crate::run::saved::SavedOutputs;
 use crate::run::task::Task;
 use crate::run::waiting::WaitingQueue;
 use crate::run::watchdog::Backoff;
+use crate::run::worktree::Finder;
 use crate::workspace::{Names, Workspace};
 
 /// The regular look at what events should have told.
@@ -71,6 +72,7 @@ pub(crate) struct Context {
     pub(crate) inject_git_identity: bool,
     /// Of a workspace that is a worktree: watched like its own `.git`.
     pub(crate) git_dirs: Vec<PathBuf>,
+    pub(crate) worktree: Finder,
     /// Started by a client: ends with its last client.
     pub(crate) launched: bool,
 }

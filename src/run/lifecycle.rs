@@ -149,6 +149,9 @@ impl ControlPlane {
     /// container, and a cover without anything below would be made on the host.
     fn cover_masks(&mut self) -> Result<(), Error> {
         let context = &mut self.context;
+        let git = context.worktree.find(&context.masks);
+        context.mounts = context.mounts.with_worktree(git.mounts);
+        context.spec.sources.extend(git.sources);
         let facts = masks::find(&context.masks, &context.mounts)?;
         context.spec.mounts = context.mounts.with_masks(&facts);
         context.list.mounts = context.spec.mounts.iter().map(mount_entry).collect();

@@ -30,6 +30,7 @@ pub(crate) mod verify;
 mod waiting;
 mod watch;
 mod watchdog;
+mod worktree;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -269,11 +270,16 @@ fn prepare(
         .cloned()
         .collect();
     mounts.extend(own_mounts(&preflight.exe, &names));
+    // For the notices; the mounts are found at each create.
+    let worktree = preflight.worktree.find(&masks);
     let mounts = MountSet::merge(mounts);
     for warning in &preflight.warnings {
         log::warn!("{warning}");
     }
-    let notices = notice.into_iter().chain(preflight.warnings.iter().cloned());
+    let notices = notice
+        .into_iter()
+        .chain(preflight.warnings.iter().cloned())
+        .chain(worktree.notices);
     let list = ListReply {
         workspace: workspace.as_str().to_owned(),
         // Filled in at each create.
@@ -317,7 +323,8 @@ fn prepare(
         mounts,
         masks,
         inject_git_identity: config.inject_git_identity,
-        git_dirs: Vec::new(),
+        git_dirs: worktree.git_dirs,
+        worktree: preflight.worktree,
         launched,
     }
 }

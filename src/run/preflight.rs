@@ -15,6 +15,7 @@ use crate::podman::local::{self, Remote};
 use crate::podman::seccomp;
 use crate::policy::mounts::{HostFacts, MountPoint};
 use crate::run::masks::hides;
+use crate::run::worktree::Finder;
 use crate::workspace::Workspace;
 
 /// What the checks found out on the way.
@@ -27,6 +28,7 @@ pub(crate) struct Preflight {
     pub(crate) seccomp: Vec<u8>,
     pub(crate) selinux: bool,
     pub(crate) host: HostFacts,
+    pub(crate) worktree: Finder,
     /// One line each.
     pub(crate) warnings: Vec<String>,
 }
@@ -130,7 +132,15 @@ pub(crate) fn check(
     let seccomp = derive_seccomp()?;
     let mut warnings = Vec::new();
     let host = host_facts(config, masks, dirs, &mut warnings)?;
+    let mount_points = host.mount_points.iter().map(|point| point.path.clone());
+    let worktree = Finder {
+        workspace: workspace.clone(),
+        access: config.worktrees.common,
+        dirs: dirs.clone(),
+        mount_points: mount_points.collect(),
+    };
     Ok(Preflight {
+        worktree,
         delegated,
         exe,
         seccomp,

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RawMode, Stat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat};
 
 /// The file that says what the project asks of umwelt.
 pub(crate) const WORKSPACE_FILE: &str = ".umwelt.toml";
@@ -190,8 +190,11 @@ impl Watch {
         }
         looking.git_dir(root, top, OsStr::new(".git"), MODULES_DEPTH);
         for path in &self.git_dirs {
-            let parent = path.parent().unwrap_or(path);
-            looking.git_dir(rustix::fs::CWD, parent, path.as_os_str(), MODULES_DEPTH);
+            if let (Some(parent), Some(name)) = (path.parent(), path.file_name())
+                && let Some(dir) = open_without_links(parent)
+            {
+                looking.git_dir(dir.as_fd(), parent, name, MODULES_DEPTH);
+            }
         }
         looking.found
     }
@@ -357,6 +360,13 @@ impl Looking {
     }
 }
 
+/// An absolute path, on which the agent may have put links.
+fn open_without_links(path: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve).ok()
+}
+
 fn open_directory(dir: BorrowedFd<'_>, name: &OsStr) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(dir, name, flags, Mode::empty()).ok()
@@ -509,10 +519,15 @@ mod tests {
     #[test]
     fn git_directories_elsewhere_are_seen_by_their_whole_path() {
         let dir = tempfile::tempdir().unwrap();
-        write(dir.path(), &["repo/config.worktree", "w/.git"]);
-        let repo = dir.path().join("repo");
+        let files = ["repo/config.worktree", "repo/modules/config", "w/.git"];
+        write(dir.path(), &files);
+        let repo = dir.path().canonicalize().unwrap().join("repo");
         let found = Watch::new(&dir.path().join("w"), vec![repo.clone()]).look();
         assert!(found.contains_key(&repo.join("config.worktree")));
         assert!(found.contains_key(Path::new(".git")));
+        symlink("repo", dir.path().join("link")).unwrap();
+        let behind = dir.path().join("link/modules");
+        let found = Watch::new(&dir.path().join("w"), vec![behind]).look();
+        assert_eq!(names(&found), [".git"]);
     }
 }

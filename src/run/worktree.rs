@@ -1,0 +1,562 @@
+//! The workspace's `.git`, and the repository that it names -> what of that
+//! repository is mounted. It reads a few small files, never through a link,
+//! and runs nothing.
+//!
+//! The agent can write `.git`; so nothing follows from it alone. The
+//! repository must name the workspace too, where the agent cannot write.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+
+use crate::config::{CommonAccess, Mask};
+use crate::dirs::Dirs;
+use crate::policy::mounts::{Mount, MountKind};
+use crate::policy::worktree::{self, Linked};
+use crate::run::masks::hides;
+use crate::workspace::{self, FileId, Workspace};
+
+/// Longest file that names another place, and longest configuration.
+const MAX_POINTER: u64 = 4096;
+const MAX_CONFIG: u64 = 1 << 20;
+/// Most worktrees elsewhere that get a cover each.
+const MAX_KEPT: usize = 64;
+
+/// What to look at, at each create anew: the host may have changed.
+#[derive(Debug, Clone)]
+pub(crate) struct Finder {
+    pub(crate) workspace: Workspace,
+    pub(crate) access: CommonAccess,
+    pub(crate) dirs: Dirs,
+    /// The host's mount points.
+    pub(crate) mount_points: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) mounts: Vec<Mount>,
+    /// What the sources of the mounts are.
+    pub(crate) sources: BTreeMap<String, FileId>,
+    /// One line each. The agent reads them: they do not tell what the host has
+    /// at a path that it can choose.
+    pub(crate) notices: Vec<String>,
+    /// Git directories outside of `.git`, to be watched.
+    pub(crate) git_dirs: Vec<PathBuf>,
+}
+
+impl Finder {
+    /// Never an error: without these mounts only git does not work inside.
+    pub(crate) fn find(&self, masks: &[Mask]) -> Found {
+        let dot_git = self.workspace.path().join(".git");
+        let kind = open(&dot_git, OFlags::PATH).and_then(|fd| Ok(file_type(&fd)?));
+        let mut found = match kind {
+            Ok(FileType::Directory) => self.find_kept(&dot_git.join("worktrees")),
+            Ok(FileType::RegularFile) => self.find_linked(&dot_git, masks),
+            _ => Found::default(),
+        };
+        if let Err(reason) = found.record_sources() {
+            log::warn!("git will not work inside: {reason}");
+            found = Found {
+                notices: vec![unconfirmed(&dot_git)],
+                ..Found::default()
+            };
+        }
+        found
+    }
+
+    fn find_linked(&self, dot_git: &Path, masks: &[Mask]) -> Found {
+        let refused = |reason: String| {
+            log::warn!("git will not work inside: {dot_git:?}: {reason}");
+            Found {
+                notices: vec![unconfirmed(dot_git)],
+                ..Found::default()
+            }
+        };
+        let admin = match read_pointer(dot_git, "gitdir: ", self.workspace.path()) {
+            Ok(admin) => admin,
+            Err(reason) => return refused(reason),
+        };
+        if admin.starts_with(self.workspace.path()) {
+            // All of it is in the workspace, and so is whatever it names.
+            return Found {
+                git_dirs: vec![admin],
+                ..Found::default()
+            };
+        }
+        match self.confirm(&admin, dot_git, masks) {
+            Err(reason) => refused(reason),
+            Ok(linked) => {
+                let (mounts, notices) = worktree::linked_mounts(&linked, self.access);
+                // What cannot be written inside is changed by the host only.
+                let common = match self.access {
+                    CommonAccess::Parts => None,
+                    CommonAccess::Whole => Some(PathBuf::from(linked.common)),
+                };
+                Found {
+                    mounts,
+                    notices,
+                    git_dirs: std::iter::once(admin).chain(common).collect(),
+                    ..Found::default()
+                }
+            }
+        }
+    }
+
+    /// The repository's side of it.
+    fn confirm(&self, admin: &Path, dot_git: &Path, masks: &[Mask]) -> Result<Linked, String> {
+        let worktrees = admin.parent().filter(|path| path.ends_with("worktrees"));
+        let common = worktrees.and_then(Path::parent).ok_or_else(|| {
+            format!("{admin:?} does not lie in the \"worktrees\" of a repository")
+        })?;
+        self.check_place(common, masks)?;
+        for dir in [common, admin, &common.join("objects"), &common.join("refs")] {
+            check_ours(dir, FileType::Directory)?;
+        }
+        for file in [common.join("HEAD"), common.join("config")] {
+            check_ours(&file, FileType::RegularFile)?;
+        }
+        let named = read_pointer(&admin.join("gitdir"), "", admin)?;
+        if named != dot_git {
+            return Err(format!("{admin:?} belongs to {named:?}"));
+        }
+        let named = read_pointer(&admin.join("commondir"), "", admin)?;
+        if named != common {
+            return Err(format!("{admin:?} belongs to the repository {named:?}"));
+        }
+        Ok(Linked {
+            common: one_line(common)?,
+            admin: one_line(admin)?,
+            common_names: names_there(common)?,
+            admin_names: names_there(admin)?,
+            has_worktree_config: uses_worktree_config(&common.join("config"))?,
+        })
+    }
+
+    /// Whether all of the directory may be shown, and parts of it be written.
+    fn check_place(&self, common: &Path, masks: &[Mask]) -> Result<(), String> {
+        if let Some(reason) = workspace::refusal(common, &self.dirs) {
+            return Err(format!("{common:?} cannot be mounted: {reason}"));
+        }
+        if self.workspace.path().starts_with(common) {
+            return Err(format!("{common:?} contains the workspace"));
+        }
+        if masks.iter().any(|mask| hides(mask, common)) {
+            return Err(format!("a mask hides {common:?}"));
+        }
+        let mut points = self.mount_points.iter();
+        match points.find(|point| Path::new(point).starts_with(common)) {
+            Some(point) => Err(format!("something is mounted in it, at {point:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Worktrees of the workspace's own repository that lie elsewhere.
+    fn find_kept(&self, worktrees: &Path) -> Found {
+        let mut kept = Vec::new();
+        let entries = open(worktrees, OFlags::DIRECTORY).and_then(|_| worktrees.read_dir());
+        for entry in entries.into_iter().flatten().flatten() {
+            let admin = entry.path();
+            let place = read_pointer(&admin.join("gitdir"), "", &admin);
+            // What is in the workspace is seen inside.
+            let is_elsewhere = place.is_ok_and(|place| !place.starts_with(self.workspace.path()));
+            if let Ok(name) = entry.file_name().into_string()
+                && is_elsewhere
+                && one_line(&admin).is_ok()
+            {
+                kept.push(name);
+            }
+        }
+        kept.sort();
+        let mut found = Found::default();
+        if kept.len() > MAX_KEPT {
+            found.notices.push(format!(
+                "only {MAX_KEPT} of {} git worktrees that lie elsewhere are kept from a \"git worktree prune\" here",
+                kept.len()
+            ));
+            kept.truncate(MAX_KEPT);
+        }
+        let real = self.workspace.as_str();
+        let names: Vec<&str> = std::iter::once(real)
+            .chain(self.workspace.alias())
+            .collect();
+        found.mounts = worktree::kept_mounts(&names, real, &kept);
+        found
+    }
+}
+
+impl Found {
+    /// Verification compares these with what is mounted in the end.
+    fn record_sources(&mut self) -> Result<(), String> {
+        for mount in &self.mounts {
+            if let MountKind::Bind { source, .. } = &mount.kind {
+                let metadata = open(Path::new(source), OFlags::PATH)
+                    .and_then(|fd| File::from(fd).metadata())
+                    .map_err(|error| format!("{source:?}: {error}"))?;
+                let id = FileId::from_metadata(&metadata);
+                self.sources.insert(source.clone(), id);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unconfirmed(dot_git: &Path) -> String {
+    format!(
+        "git does not work here: {dot_git:?} does not lead to a repository that names this workspace as its worktree and that may be mounted; the log of umwelt-run says why"
+    )
+}
+
+/// Opens an absolute path, without links on the way or at its end.
+fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    // Never waits for the other end of a FIFO.
+    let waits = match flags.contains(OFlags::PATH) {
+        true => OFlags::empty(),
+        false => OFlags::NONBLOCK | OFlags::NOCTTY,
+    };
+    let flags = flags | waits | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(rustix::fs::openat2(
+        rustix::fs::CWD,
+        path,
+        flags,
+        Mode::empty(),
+        resolve,
+    )?)
+}
+
+fn file_type(fd: &OwnedFd) -> rustix::io::Result<FileType> {
+    rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode))
+}
+
+/// Belongs to this user, and others cannot write it.
+fn check_ours(path: &Path, wanted: FileType) -> Result<(), String> {
+    let failed = |error: io::Error| format!("{path:?}: {error}");
+    let fd = open(path, OFlags::PATH).map_err(failed)?;
+    let metadata = File::from(fd).metadata().map_err(failed)?;
+    let uid = rustix::process::geteuid().as_raw();
+    if FileType::from_raw_mode(metadata.mode()) != wanted {
+        return Err(format!("{path:?} is not a {wanted:?}"));
+    }
+    if metadata.uid() != uid {
+        return Err(format!("{path:?} belongs to uid {}", metadata.uid()));
+    }
+    if metadata.mode() & 0o002 != 0 {
+        return Err(format!("{path:?} can be written by everybody"));
+    }
+    Ok(())
+}
+
+/// A small regular file of ours.
+fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    check_ours(path, FileType::RegularFile)?;
+    let failed = |error: io::Error| format!("{path:?}: {error}");
+    let file = File::from(open(path, OFlags::RDONLY).map_err(failed)?);
+    let mut bytes = Vec::new();
+    file.take(most + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    if bytes.len() as u64 > most {
+        return Err(format!("{path:?} is longer than {most} bytes"));
+    }
+    Ok(bytes)
+}
+
+/// A file that holds one path, taken from `base` where it is relative. Whether
+/// a link is on the way is seen when it is opened.
+fn read_pointer(path: &Path, prefix: &str, base: &Path) -> Result<PathBuf, String> {
+    let bytes = read(path, MAX_POINTER)?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| format!("{path:?} is not UTF-8"))?;
+    let place = text
+        .trim_end_matches(['\n', '\r'])
+        .strip_prefix(prefix)
+        .filter(|place| !place.is_empty() && !place.contains(char::is_control))
+        .ok_or_else(|| format!("{path:?} does not hold a path as git writes it"))?;
+    Ok(workspace::lexical(&base.join(place)))
+}
+
+fn names_there(dir: &Path) -> Result<BTreeSet<String>, String> {
+    let mut names = BTreeSet::new();
+    for name in worktree::names_of_interest() {
+        let path = dir.join(name);
+        match open(&path, OFlags::PATH) {
+            Ok(_) => drop(names.insert(name.to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(format!("{path:?}: {error}")),
+        }
+    }
+    Ok(names)
+}
+
+/// By the name alone, which git reads in this very file or not at all.
+fn uses_worktree_config(config: &Path) -> Result<bool, String> {
+    let text = read(config, MAX_CONFIG)?.to_ascii_lowercase();
+    let key = b"worktreeconfig";
+    Ok(text.windows(key.len()).any(|window| window == key))
+}
+
+fn one_line(path: &Path) -> Result<String, String> {
+    match path.to_str() {
+        Some(text) if !text.contains(char::is_control) => Ok(text.to_owned()),
+        _ => Err(format!("{path:?} is not one line of UTF-8")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::MaskTarget;
+    use crate::policy::mounts::Access;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    /// A repository `r` with the worktree `w`, as git lays them out.
+    struct Place {
+        _temp: tempfile::TempDir,
+        base: PathBuf,
+    }
+
+    impl Place {
+        fn new() -> Place {
+            let temp = tempfile::tempdir().unwrap();
+            let base = temp.path().canonicalize().unwrap();
+            let place = Place { _temp: temp, base };
+            for dir in ["w", "home", "r/.git/objects", "r/.git/refs", "r/.git/logs"] {
+                std::fs::create_dir_all(place.path(dir)).unwrap();
+            }
+            place.write("r/.git/HEAD", "ref: refs/heads/main\n");
+            place.write("r/.git/config", "[core]\n");
+            place.link("r/.git", "w");
+            place
+        }
+
+        /// Makes `w` a worktree of the repository by the name of `name`.
+        fn link(&self, common: &str, name: &str) {
+            let admin = format!("{common}/worktrees/{name}");
+            std::fs::create_dir_all(self.path(&admin)).unwrap();
+            let admin = self.path(&admin);
+            self.write("w/.git", &format!("gitdir: {}\n", admin.display()));
+            let dot_git = self.path("w/.git");
+            std::fs::write(admin.join("gitdir"), format!("{}\n", dot_git.display())).unwrap();
+            std::fs::write(admin.join("commondir"), "../..\n").unwrap();
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.base.join(name)
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            std::fs::write(self.path(name), text).unwrap();
+        }
+
+        fn finder(&self, workspace: &str) -> Finder {
+            let dirs = Dirs {
+                home: self.path("home"),
+                config: self.path("home/c"),
+                data: self.path("home/d"),
+                state: self.path("home/s"),
+                runtime: self.path("home/r"),
+            };
+            Finder {
+                workspace: Workspace::resolve(&self.path(workspace), &dirs).unwrap(),
+                access: CommonAccess::Parts,
+                dirs,
+                mount_points: Vec::new(),
+            }
+        }
+
+        fn find(&self) -> Found {
+            self.finder("w").find(&[])
+        }
+
+        fn assert_refused(&self, why: &str) {
+            let found = self.find();
+            assert!(found.mounts.is_empty(), "{why}: {found:?}");
+            assert_eq!(found.notices.len(), 1, "{why}");
+            assert!(found.notices[0].starts_with("git does not work here"));
+        }
+    }
+
+    fn shown(found: &Found, base: &Path) -> Vec<String> {
+        let line = |mount: &Mount| {
+            let mode = if mount.is_writable() { "rw" } else { "ro" };
+            let path = Path::new(&mount.path).strip_prefix(base).unwrap();
+            format!("{mode} {}", path.display())
+        };
+        found.mounts.iter().map(line).collect()
+    }
+
+    #[test]
+    fn a_worktree_gets_what_git_needs_of_its_repository() {
+        let place = Place::new();
+        let expected = [
+            "ro r/.git",
+            "rw r/.git/objects",
+            "rw r/.git/refs",
+            "rw r/.git/logs",
+            "rw r/.git/worktrees/w",
+            "ro r/.git/worktrees/w/gitdir",
+            "ro r/.git/worktrees/w/commondir",
+        ];
+        let found = place.find();
+        assert_eq!(shown(&found, &place.base), expected);
+        assert_eq!(found.sources.len(), expected.len());
+        // As git writes them with worktree.useRelativePaths.
+        place.write("w/.git", "gitdir: ../r/.git/worktrees/w\n");
+        place.write("r/.git/worktrees/w/gitdir", "../../../../w/.git\n");
+        assert_eq!(shown(&place.find(), &place.base), expected);
+    }
+
+    #[test]
+    fn a_git_file_that_the_repository_does_not_confirm_mounts_nothing() {
+        let place = Place::new();
+        for pointer in [
+            "/etc",
+            "/",
+            "/proc/self/root",
+            "../r/.git",
+            "..",
+            "",
+            "\0",
+            "a\nb",
+        ] {
+            place.write("w/.git", &format!("gitdir: {pointer}\n"));
+            place.assert_refused(pointer);
+        }
+        place.write("w/.git", "no pointer\n");
+        place.assert_refused("no pointer");
+        place.write("w/.git", &"x".repeat(5000));
+        place.assert_refused("long");
+        // Another worktree's, which names another place.
+        place.link("r/.git", "w");
+        place.write("r/.git/worktrees/w/gitdir", "/elsewhere/.git\n");
+        place.assert_refused("of another");
+        place.link("r/.git", "w");
+        place.write("r/.git/worktrees/w/commondir", "/etc\n");
+        place.assert_refused("another common directory");
+        place.link("r/.git", "w");
+        assert!(!place.find().mounts.is_empty());
+    }
+
+    #[test]
+    fn no_link_is_followed_anywhere() {
+        for name in [
+            "r/.git",
+            "r/.git/objects",
+            "r/.git/config",
+            "r/.git/worktrees",
+            "r/.git/worktrees/w",
+            "r/.git/worktrees/w/gitdir",
+            "r/.git/logs",
+        ] {
+            let place = Place::new();
+            std::fs::rename(place.path(name), place.path("moved")).unwrap();
+            symlink(place.path("moved"), place.path(name)).unwrap();
+            place.assert_refused(name);
+        }
+        let place = Place::new();
+        std::fs::rename(place.path("w/.git"), place.path("w/git")).unwrap();
+        symlink("git", place.path("w/.git")).unwrap();
+        assert!(place.find().mounts.is_empty());
+    }
+
+    #[test]
+    fn a_fifo_does_not_keep_it_waiting() {
+        for name in ["w/.git", "r/.git/worktrees/w/gitdir", "r/.git/config"] {
+            let place = Place::new();
+            std::fs::remove_file(place.path(name)).unwrap();
+            let mode = Mode::from_raw_mode(0o600);
+            let path = place.path(name);
+            rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, mode, 0).unwrap();
+            assert!(place.find().mounts.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_everybody_can_write_is_not_believed() {
+        for name in ["r/.git", "r/.git/worktrees/w/gitdir"] {
+            let place = Place::new();
+            let open = std::fs::Permissions::from_mode(0o777);
+            std::fs::set_permissions(place.path(name), open).unwrap();
+            place.assert_refused(name);
+        }
+    }
+
+    #[test]
+    fn places_that_are_no_workspace_are_no_repository_either() {
+        let place = Place::new();
+        let mut finder = place.finder("w");
+        finder.dirs.state = place.path("r");
+        assert!(finder.find(&[]).mounts.is_empty());
+        let mut finder = place.finder("w");
+        finder.mount_points = vec![format!("{}/objects", place.path("r/.git").display())];
+        assert!(finder.find(&[]).mounts.is_empty());
+        let mask = Mask {
+            target: MaskTarget::parse(place.path("r")).unwrap(),
+            reason: None,
+        };
+        let finder = place.finder("w");
+        assert!(finder.find(&[mask]).mounts.is_empty());
+        assert!(!finder.find(&[]).mounts.is_empty());
+    }
+
+    #[test]
+    fn a_git_directory_in_the_workspace_needs_no_mount() {
+        let place = Place::new();
+        place.write("w/.git", "gitdir: ./.bare\n");
+        let found = place.find();
+        assert!(found.mounts.is_empty() && found.notices.is_empty());
+        assert_eq!(found.git_dirs, [place.path("w/.bare")]);
+    }
+
+    #[test]
+    fn worktrees_elsewhere_get_a_cover_and_those_inside_none() {
+        let place = Place::new();
+        for (name, pointer) in [
+            ("inside", place.path("r/x/.git")),
+            ("gone", PathBuf::from("/no/such/.git")),
+        ] {
+            let admin = place.path("r/.git/worktrees").join(name);
+            std::fs::create_dir_all(&admin).unwrap();
+            std::fs::write(admin.join("gitdir"), pointer.to_str().unwrap()).unwrap();
+        }
+        symlink("w", place.path("r/.git/worktrees/link")).unwrap();
+        let found = place.finder("r").find(&[]);
+        assert_eq!(
+            shown(&found, &place.base),
+            ["ro r/.git/worktrees/gone", "ro r/.git/worktrees/w"]
+        );
+        assert!(found.notices.is_empty());
+        // A whole directory behind a link is left alone.
+        std::fs::rename(place.path("r/.git/worktrees"), place.path("moved")).unwrap();
+        symlink(place.path("moved"), place.path("r/.git/worktrees")).unwrap();
+        assert!(place.finder("r").find(&[]).mounts.is_empty());
+    }
+
+    #[test]
+    fn notices_do_not_tell_what_the_host_has() {
+        let place = Place::new();
+        let mut notices = Vec::new();
+        for pointer in [place.path("home"), place.path("no/such")] {
+            place.write("w/.git", &format!("gitdir: {}\n", pointer.display()));
+            notices.push(place.find().notices);
+        }
+        assert_eq!(notices[0], notices[1]);
+    }
+
+    #[test]
+    fn the_extension_is_found_in_any_spelling() {
+        let place = Place::new();
+        place.write("r/.git/config", "[Extensions]\n\tWorkTreeConfig\n");
+        let found = place.find();
+        let admin = found.mounts.iter().find(|mount| mount.path.ends_with("/w"));
+        let kind = &admin.unwrap().kind;
+        assert!(
+            matches!(kind, MountKind::Bind { access, .. } if *access == Access::ReadOnly),
+            "{kind:?}"
+        );
+    }
+}
