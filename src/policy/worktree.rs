@@ -116,22 +116,12 @@ fn admin_access(linked: &Linked, notices: &mut Vec<String>) -> Access {
     Access::ReadOnly
 }
 
-/// Covers for the administrative directories of worktrees that lie elsewhere,
-/// which git inside takes for abandoned and would remove. `names` are those of
-/// the workspace.
-pub(crate) fn kept_mounts(names: &[&str], source: &str, kept: &[String]) -> Vec<Mount> {
-    let below = |top: &str, name: &str| format!("{top}/.git/worktrees/{name}");
-    let mounts = names.iter().flat_map(|top| {
-        kept.iter().map(move |name| {
-            Mount::bind(
-                &below(top, name),
-                &below(source, name),
-                Access::ReadOnly,
-                Origin::Worktree,
-            )
-        })
-    });
-    mounts.collect()
+/// The `.git` files of worktrees that lie elsewhere. git inside would take a
+/// worktree whose file it cannot see for abandoned, and remove what the common
+/// directory has of it.
+pub(crate) fn pointer_mounts(files: &[String]) -> Vec<Mount> {
+    let files = files.iter();
+    files.map(|file| bind(file, Access::ReadOnly)).collect()
 }
 
 fn bind(path: &str, access: Access) -> Mount {
@@ -240,13 +230,5 @@ mod tests {
     fn a_repository_without_logs_is_told_of() {
         let (_, notices) = shown(&linked(&["objects", "refs"], &ADMIN), CommonAccess::Parts);
         assert!(notices[0].contains("\"/r/.git/logs\""), "{notices:?}");
-    }
-
-    #[test]
-    fn worktrees_elsewhere_are_kept_under_both_names_of_the_workspace() {
-        let mounts = kept_mounts(&["/w", "/alias"], "/w", &["a".to_owned()]);
-        let paths: Vec<&str> = mounts.iter().map(|mount| mount.path.as_str()).collect();
-        assert_eq!(paths, ["/w/.git/worktrees/a", "/alias/.git/worktrees/a"]);
-        assert!(mounts.iter().all(|mount| !mount.is_writable()));
     }
 }

@@ -24,8 +24,8 @@ use crate::workspace::{self, FileId, Workspace};
 /// Longest file that names another place, and longest configuration.
 const MAX_POINTER: u64 = 4096;
 const MAX_CONFIG: u64 = 1 << 20;
-/// Most worktrees elsewhere that get a cover each.
-const MAX_KEPT: usize = 64;
+/// Most worktrees elsewhere that are looked at.
+const MAX_OTHERS: usize = 64;
 
 /// What to look at, at each create anew: the host may have changed.
 #[derive(Debug, Clone)]
@@ -55,7 +55,7 @@ impl Finder {
         let dot_git = self.workspace.path().join(".git");
         let kind = open(&dot_git, OFlags::PATH).and_then(|fd| Ok(file_type(&fd)?));
         let mut found = match kind {
-            Ok(FileType::Directory) => self.find_kept(&dot_git.join("worktrees")),
+            Ok(FileType::Directory) => self.find_others(&dot_git.join("worktrees"), masks),
             Ok(FileType::RegularFile) => self.find_linked(&dot_git, masks),
             _ => Found::default(),
         };
@@ -156,36 +156,38 @@ impl Finder {
     }
 
     /// Worktrees of the workspace's own repository that lie elsewhere.
-    fn find_kept(&self, worktrees: &Path) -> Found {
-        let mut kept = Vec::new();
+    fn find_others(&self, worktrees: &Path, masks: &[Mask]) -> Found {
         let entries = open(worktrees, OFlags::DIRECTORY).and_then(|_| worktrees.read_dir());
-        for entry in entries.into_iter().flatten().flatten() {
-            let admin = entry.path();
-            let place = read_pointer(&admin.join("gitdir"), "", &admin);
-            // What is in the workspace is seen inside.
-            let is_elsewhere = place.is_ok_and(|place| !place.starts_with(self.workspace.path()));
-            if let Ok(name) = entry.file_name().into_string()
-                && is_elsewhere
-                && one_line(&admin).is_ok()
-            {
-                kept.push(name);
-            }
-        }
-        kept.sort();
-        let mut found = Found::default();
-        if kept.len() > MAX_KEPT {
-            found.notices.push(format!(
-                "only {MAX_KEPT} of {} git worktrees that lie elsewhere are kept from a \"git worktree prune\" here",
-                kept.len()
-            ));
-            kept.truncate(MAX_KEPT);
-        }
-        let real = self.workspace.as_str();
-        let names: Vec<&str> = std::iter::once(real)
-            .chain(self.workspace.alias())
+        let mut files: Vec<String> = entries
+            .into_iter()
+            .flatten()
+            .flatten()
+            .take(MAX_OTHERS)
+            .filter_map(|entry| self.other(&entry.path(), masks).ok().flatten())
             .collect();
-        found.mounts = worktree::kept_mounts(&names, real, &kept);
-        found
+        files.sort();
+        Found {
+            mounts: worktree::pointer_mounts(&files),
+            ..Found::default()
+        }
+    }
+
+    /// The `.git` file that belongs to an administrative directory. The agent
+    /// can write that directory, so the file must say the very same: then
+    /// nothing is shown that is not known inside.
+    fn other(&self, admin: &Path, masks: &[Mask]) -> Result<Option<String>, String> {
+        let dot_git = read_pointer(&admin.join("gitdir"), "", admin)?;
+        let top = dot_git.parent().unwrap_or(&dot_git);
+        let is_seen_inside = dot_git.starts_with(self.workspace.path());
+        let is_refused = workspace::refusal(top, &self.dirs).is_some()
+            || masks.iter().any(|mask| hides(mask, &dot_git));
+        if is_seen_inside || is_refused || !dot_git.ends_with(".git") {
+            return Ok(None);
+        }
+        if read_pointer(&dot_git, "gitdir: ", top)? != admin {
+            return Ok(None);
+        }
+        one_line(&dot_git).map(Some)
     }
 }
 
@@ -513,22 +515,32 @@ mod tests {
     }
 
     #[test]
-    fn worktrees_elsewhere_get_a_cover_and_those_inside_none() {
+    fn worktrees_elsewhere_are_seen_to_be_there() {
         let place = Place::new();
+        let expected = ["ro w/.git"];
+        assert_eq!(shown(&place.finder("r").find(&[]), &place.base), expected);
         for (name, pointer) in [
-            ("inside", place.path("r/x/.git")),
-            ("gone", PathBuf::from("/no/such/.git")),
+            ("inside", "r/x/.git"),
+            ("gone", "no/such/.git"),
+            ("secret", "home/secret"),
+            ("other", "home/.git"),
+            ("state", "home/s/.git"),
         ] {
             let admin = place.path("r/.git/worktrees").join(name);
             std::fs::create_dir_all(&admin).unwrap();
-            std::fs::write(admin.join("gitdir"), pointer.to_str().unwrap()).unwrap();
+            let file = place.path(pointer);
+            std::fs::write(admin.join("gitdir"), file.to_str().unwrap()).unwrap();
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            let text = match name {
+                "gone" => continue,
+                "other" => "gitdir: /another/.git/worktrees/x\n".to_owned(),
+                _ => format!("gitdir: {}\n", admin.display()),
+            };
+            std::fs::write(file, text).unwrap();
         }
         symlink("w", place.path("r/.git/worktrees/link")).unwrap();
         let found = place.finder("r").find(&[]);
-        assert_eq!(
-            shown(&found, &place.base),
-            ["ro r/.git/worktrees/gone", "ro r/.git/worktrees/w"]
-        );
+        assert_eq!(shown(&found, &place.base), expected);
         assert!(found.notices.is_empty());
         // A whole directory behind a link is left alone.
         std::fs::rename(place.path("r/.git/worktrees"), place.path("moved")).unwrap();
