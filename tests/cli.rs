@@ -24,7 +24,7 @@ const NAMES: [&str; 7] = [
 ];
 /// Names that only a later version gives something to do.
 const RESERVED: [&str; 3] = ["umwelt-nft-hook", "umwelt-install", "umwelt-gateway"];
-const SUBCOMMANDS: [&str; 6] = ["status", "stop", "exec", "shell", "list", "log"];
+const SUBCOMMANDS: [&str; 7] = ["status", "stop", "exec", "shell", "list", "log", "wt"];
 
 fn run_as(arg0: &str, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_umwelt"))
@@ -117,10 +117,13 @@ fn unknown_options_exit_2() {
 #[test]
 fn a_wrong_use_of_ctl_names_what_is_valid() {
     let cases = [
-        (&[][..], "valid are: status, stop, exec, shell, list, log"),
+        (
+            &[][..],
+            "valid are: status, stop, exec, shell, list, log, wt",
+        ),
         (
             &["dance"],
-            "valid are: status, stop, exec, shell, list, log",
+            "valid are: status, stop, exec, shell, list, log, wt",
         ),
         (&["--json"], "valid are: --help, --version"),
         (

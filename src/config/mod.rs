@@ -8,7 +8,7 @@ mod worktrees;
 
 pub(crate) use base::{BaseMount, Config, Resources};
 pub(crate) use mask::{Mask, MaskTarget};
-pub(crate) use worktrees::CommonAccess;
+pub(crate) use worktrees::{CommonAccess, Worktrees};
 
 use std::fmt;
 use std::io;

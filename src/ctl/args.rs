@@ -26,6 +26,8 @@ pub(super) enum Operands {
     Workspace,
     /// `[WORKSPACE] -- CMD [ARG…]`
     WorkspaceAndCommand,
+    /// Any number of words, which the subcommand reads.
+    Words,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -37,6 +39,9 @@ pub(super) struct Args {
     pub(super) hard: bool,
     pub(super) follow: bool,
     pub(super) lines: Option<String>,
+    pub(super) force: bool,
+    pub(super) branch: Option<String>,
+    pub(super) words: Vec<OsString>,
     /// What stood after `--`.
     pub(super) command: Vec<String>,
 }
@@ -60,6 +65,10 @@ impl Subcommand {
                 Long("json") if self.takes("json") => args.json = true,
                 Long("hard") if self.takes("hard") => args.hard = true,
                 Long("follow") if self.takes("follow") => args.follow = true,
+                Long("force") if self.takes("force") => args.force = true,
+                Long("branch") if self.takes("branch") => {
+                    args.branch = Some(text(parser.value()?)?);
+                }
                 Long("lines") if self.takes("lines") => args.lines = Some(text(parser.value()?)?),
                 Long("cwd") if self.takes("cwd") => args.cwd = Some(text(parser.value()?)?),
                 Long(name) => return Err(self.unknown(&format!("--{name}"))),
@@ -90,6 +99,10 @@ impl Subcommand {
                 "{:?} takes no argument: {value:?}",
                 self.name
             )));
+        }
+        if self.operands == Operands::Words {
+            args.words.push(value);
+            return Ok(());
         }
         if args.workspace.is_some() {
             let mut message = format!("{:?} takes one workspace: {value:?}", self.name);

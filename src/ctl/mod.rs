@@ -16,6 +16,7 @@ mod shell;
 mod signals;
 mod status;
 mod stop;
+mod wt;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -25,19 +26,21 @@ use lexopt::Arg::{Long, Short, Value};
 
 use crate::cli;
 use crate::ctl::args::{Asked, Subcommand};
+use crate::ctl::wt::WorktreeError;
 use crate::error::Error;
 
 pub(crate) const NAME: &str = "umwelt-ctl";
 /// How control planes know this client, in their journals.
 const CLIENT: &str = concat!("umwelt-ctl/", env!("CARGO_PKG_VERSION"));
 
-const SUBCOMMANDS: [&Subcommand; 6] = [
+const SUBCOMMANDS: [&Subcommand; 7] = [
     &status::SUBCOMMAND,
     &stop::SUBCOMMAND,
     &exec::SUBCOMMAND,
     &shell::SUBCOMMAND,
     &list::SUBCOMMAND,
     &log::SUBCOMMAND,
+    &wt::SUBCOMMAND,
 ];
 
 const HELP: &str = "\
@@ -52,6 +55,7 @@ Subcommands:
   shell   open an interactive shell in a sandbox
   list    show mounts, caps and network of a sandbox
   log     show the journal of a sandbox
+  wt      make, remove and list git worktrees
 
 WORKSPACE is a directory, or the session id of a running sandbox: 8 hex digits,
 as status shows them. Left out, it is the current directory. A directory whose
@@ -141,6 +145,7 @@ pub(crate) enum CtlError {
     },
     /// There is no podman to ask.
     NoPodman,
+    Worktree(WorktreeError),
     /// Teardown goes on after an error, and tells all of them.
     Teardown(Vec<String>),
 }
@@ -169,6 +174,7 @@ impl CtlError {
                     .to_owned(),
             ),
             CtlError::Held { .. } => Some("try again in a moment".to_owned()),
+            CtlError::Worktree(error) => error.hint(),
             CtlError::NotATerminal => Some(format!(
                 "run a command without a terminal with: {NAME} exec WORKSPACE -- CMD"
             )),
@@ -206,6 +212,7 @@ impl fmt::Display for CtlError {
             }
             CtlError::Ended(how) => f.write_str(how),
             CtlError::Podman { call, problem } => write!(f, "{call:?} failed: {problem}"),
+            CtlError::Worktree(error) => error.fmt(f),
             CtlError::NoPodman => f.write_str("podman was not found"),
             CtlError::Teardown(problems) => f.write_str(&problems.join("; ")),
         }
@@ -213,6 +220,12 @@ impl fmt::Display for CtlError {
 }
 
 impl std::error::Error for CtlError {}
+
+impl From<WorktreeError> for Error {
+    fn from(error: WorktreeError) -> Error {
+        Error::Ctl(CtlError::Worktree(error))
+    }
+}
 
 /// A word as a shell reads it, for the command in a hint.
 fn quoted(word: &str) -> String {

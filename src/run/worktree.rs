@@ -7,22 +7,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, OFlags};
 
 use crate::config::{CommonAccess, Mask};
 use crate::dirs::Dirs;
+use crate::gitdir::{self, one_line, open, read, read_pointer};
 use crate::policy::mounts::{Mount, MountKind};
 use crate::policy::worktree::{self, Linked};
 use crate::run::masks::hides;
 use crate::workspace::{self, FileId, Workspace};
 
-/// Longest file that names another place, and longest configuration.
-const MAX_POINTER: u64 = 4096;
+/// Longest configuration.
 const MAX_CONFIG: u64 = 1 << 20;
 /// Most worktrees elsewhere that are looked at.
 const MAX_OTHERS: usize = 64;
@@ -53,8 +51,7 @@ impl Finder {
     /// Never an error: without these mounts only git does not work inside.
     pub(crate) fn find(&self, masks: &[Mask]) -> Found {
         let dot_git = self.workspace.path().join(".git");
-        let kind = open(&dot_git, OFlags::PATH).and_then(|fd| Ok(file_type(&fd)?));
-        let mut found = match kind {
+        let mut found = match gitdir::file_type(&dot_git) {
             Ok(FileType::Directory) => self.find_others(&dot_git.join("worktrees"), masks),
             Ok(FileType::RegularFile) => self.find_linked(&dot_git, masks),
             _ => Found::default(),
@@ -109,25 +106,11 @@ impl Finder {
 
     /// The repository's side of it.
     fn confirm(&self, admin: &Path, dot_git: &Path, masks: &[Mask]) -> Result<Linked, String> {
-        let worktrees = admin.parent().filter(|path| path.ends_with("worktrees"));
-        let common = worktrees.and_then(Path::parent).ok_or_else(|| {
-            format!("{admin:?} does not lie in the \"worktrees\" of a repository")
-        })?;
-        self.check_place(common, masks)?;
-        for dir in [common, admin, &common.join("objects"), &common.join("refs")] {
-            check_ours(dir, FileType::Directory)?;
+        // Before anything in it is looked at.
+        if let Some(common) = admin.parent().and_then(Path::parent) {
+            self.check_place(common, masks)?;
         }
-        for file in [common.join("HEAD"), common.join("config")] {
-            check_ours(&file, FileType::RegularFile)?;
-        }
-        let named = read_pointer(&admin.join("gitdir"), "", admin)?;
-        if named != dot_git {
-            return Err(format!("{admin:?} belongs to {named:?}"));
-        }
-        let named = read_pointer(&admin.join("commondir"), "", admin)?;
-        if named != common {
-            return Err(format!("{admin:?} belongs to the repository {named:?}"));
-        }
+        let common = &gitdir::common_of(admin, dot_git)?;
         Ok(Linked {
             common: one_line(common)?,
             admin: one_line(admin)?,
@@ -213,74 +196,6 @@ fn unconfirmed(dot_git: &Path) -> String {
     )
 }
 
-/// Opens an absolute path, without links on the way or at its end.
-fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    // Never waits for the other end of a FIFO.
-    let waits = match flags.contains(OFlags::PATH) {
-        true => OFlags::empty(),
-        false => OFlags::NONBLOCK | OFlags::NOCTTY,
-    };
-    let flags = flags | waits | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    Ok(rustix::fs::openat2(
-        rustix::fs::CWD,
-        path,
-        flags,
-        Mode::empty(),
-        resolve,
-    )?)
-}
-
-fn file_type(fd: &OwnedFd) -> rustix::io::Result<FileType> {
-    rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode))
-}
-
-/// Belongs to this user, and others cannot write it.
-fn check_ours(path: &Path, wanted: FileType) -> Result<(), String> {
-    let failed = |error: io::Error| format!("{path:?}: {error}");
-    let fd = open(path, OFlags::PATH).map_err(failed)?;
-    let metadata = File::from(fd).metadata().map_err(failed)?;
-    let uid = rustix::process::geteuid().as_raw();
-    if FileType::from_raw_mode(metadata.mode()) != wanted {
-        return Err(format!("{path:?} is not a {wanted:?}"));
-    }
-    if metadata.uid() != uid {
-        return Err(format!("{path:?} belongs to uid {}", metadata.uid()));
-    }
-    if metadata.mode() & 0o002 != 0 {
-        return Err(format!("{path:?} can be written by everybody"));
-    }
-    Ok(())
-}
-
-/// A small regular file of ours.
-fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
-    check_ours(path, FileType::RegularFile)?;
-    let failed = |error: io::Error| format!("{path:?}: {error}");
-    let file = File::from(open(path, OFlags::RDONLY).map_err(failed)?);
-    let mut bytes = Vec::new();
-    file.take(most + 1)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
-    if bytes.len() as u64 > most {
-        return Err(format!("{path:?} is longer than {most} bytes"));
-    }
-    Ok(bytes)
-}
-
-/// A file that holds one path, taken from `base` where it is relative. Whether
-/// a link is on the way is seen when it is opened.
-fn read_pointer(path: &Path, prefix: &str, base: &Path) -> Result<PathBuf, String> {
-    let bytes = read(path, MAX_POINTER)?;
-    let text = std::str::from_utf8(&bytes).map_err(|_| format!("{path:?} is not UTF-8"))?;
-    let place = text
-        .trim_end_matches(['\n', '\r'])
-        .strip_prefix(prefix)
-        .filter(|place| !place.is_empty() && !place.contains(char::is_control))
-        .ok_or_else(|| format!("{path:?} does not hold a path as git writes it"))?;
-    Ok(workspace::lexical(&base.join(place)))
-}
-
 fn names_there(dir: &Path) -> Result<BTreeSet<String>, String> {
     let mut names = BTreeSet::new();
     for name in worktree::names_of_interest() {
@@ -301,18 +216,12 @@ fn uses_worktree_config(config: &Path) -> Result<bool, String> {
     Ok(text.windows(key.len()).any(|window| window == key))
 }
 
-fn one_line(path: &Path) -> Result<String, String> {
-    match path.to_str() {
-        Some(text) if !text.contains(char::is_control) => Ok(text.to_owned()),
-        _ => Err(format!("{path:?} is not one line of UTF-8")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::MaskTarget;
     use crate::policy::mounts::Access;
+    use rustix::fs::Mode;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     /// A repository `r` with the worktree `w`, as git lays them out.

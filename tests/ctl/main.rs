@@ -15,3 +15,4 @@ mod log;
 mod shell;
 mod status;
 mod stop;
+mod wt;
