@@ -327,7 +327,7 @@ fn hooks_of_the_trusted_configuration_run_in_the_worktree() {
         "{}",
         ran.stderr
     );
-    assert!(exists(&path));
+    assert!(exists(&place.home.path("repo.worktrees/w2")));
 }
 
 #[test]
