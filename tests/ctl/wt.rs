@@ -205,7 +205,8 @@ fn booby_trapped() -> (Place, PathBuf) {
     let config = format!(
         "\n[include]\n\tpath = {}\n{}[core]\n\tfsmonitor = {trap}\n\thooksPath = {}\n\tsshCommand = {trap}\n\
          \teditor = {trap}\n\tpager = {trap}\n[alias]\n\tworktree = !{trap}\n\tstatus = !{trap}\n\
-         [diff]\n\texternal = {trap}\n[credential]\n\thelper = {trap}\n",
+         [diff]\n\texternal = {trap}\n[credential]\n\thelper = {trap}\n\
+         [hook \"x\"]\n\tcommand = {trap}\n\tevent = post-checkout\n\tevent = reference-transaction\n",
         included.display(),
         filter("info"),
         git.join("hooks").display(),
@@ -344,6 +345,44 @@ fn worktrees_are_made_where_the_configuration_says() {
 }
 
 #[test]
+fn a_bare_repository_and_sha256_will_do() {
+    let mut place = Place::new();
+    let bare = place.home.path("bare.git");
+    let source = place.repo.clone();
+    place.git(&[
+        "clone",
+        "--quiet",
+        "--bare",
+        source.to_str().unwrap(),
+        bare.to_str().unwrap(),
+    ]);
+    place.repo = bare.clone();
+    let path = place.add(&[]);
+    assert_eq!(path, place.home.path("bare.git.worktrees/w1"));
+    assert_eq!(place.git_in(&path, &["status", "--porcelain"]), "");
+    assert!(exists(&bare.join("logs/refs/heads/w1")));
+    // From one worktree: what is checked out there.
+    place.git_in(
+        &path,
+        &["commit", "--quiet", "--allow-empty", "--message=two"],
+    );
+    let commit = place.git_in(&path, &["rev-parse", "HEAD"]);
+    place.repo = path;
+    let second = place.add(&[]);
+    assert_eq!(second, place.home.path("bare.git.worktrees/w2"));
+    assert_eq!(place.git_in(&second, &["rev-parse", "HEAD"]), commit);
+
+    let other = place.home.path("other");
+    std::fs::create_dir(&other).unwrap();
+    place.repo = other;
+    place.git(&["init", "--quiet", "--object-format=sha256"]);
+    place.git(&["commit", "--quiet", "--allow-empty", "--message=one"]);
+    let path = place.add(&[]);
+    assert_eq!(place.git_in(&path, &["rev-parse", "HEAD"]).len(), 64);
+    assert_eq!(place.rm(&path, &[]).code, Some(0));
+}
+
+#[test]
 fn what_is_no_repository_or_place_is_refused() {
     let place = Place::new();
     let repo = place.repo.to_str().unwrap();
@@ -362,8 +401,12 @@ fn what_is_no_repository_or_place_is_refused() {
         &["add", repo, "x", "--branch", "@{-1}"],
         "cannot be used as a name",
     );
-    refused(&["add", repo, "x", "--branch", "main"], "failed");
+    refused(
+        &["add", repo, "x", "--branch", "main"],
+        "is checked out already",
+    );
     assert!(!exists(&place.home.path("repo.worktrees/x")));
+    std::fs::create_dir(place.home.path("repo.worktrees")).unwrap();
     std::fs::write(place.home.path("repo.worktrees/taken"), "").unwrap();
     refused(&["add", repo, "taken"], "it exists already");
     refused(&["rm", repo], "is not a git worktree");

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use rustix::fs::FileType;
 
-use super::git::{Repository, args};
+use super::git::{Head, Repository, args};
 use super::hook::{self, Told};
 use super::shadow::Shadow;
 use super::{Site, WorktreeError};
@@ -30,27 +30,50 @@ pub(super) fn run(
         .dir
         .as_ref()
         .map_or_else(|| beside(&repository.top), |dir| below(dir, &repository));
+    let shadow = Shadow::create(site, &repository)?;
     let name = match name {
         Some(name) => checked(name)?,
-        None => free_name(&repository, &dir)?,
+        None => free_name(&shadow, &dir)?,
     };
     let path = dir.join(&name);
     let branch = branch.unwrap_or(name);
+    check_branch(&shadow, &repository, &branch)?;
     prepare(site, &dir, &path)?;
-    create(site, &repository, &path, &branch)?;
+    let commit = start(&shadow, &repository, &branch)?;
+    let admin = link(&repository, &path, &branch)?;
+    let index = admin.join("index");
+    let filled = shadow
+        .files(&path, Some(&commit), index)
+        .and_then(|files| files.check_out());
+    if let Err(error) = filled {
+        for dir in [&path, &admin] {
+            drop(std::fs::remove_dir_all(dir));
+        }
+        return Err(error.into());
+    }
+    drop(shadow);
+    call_hook(site, &repository, &path, &branch)?;
+    Ok(cli::print(&format!("{}\n", path.display())))
+}
+
+fn call_hook(
+    site: &Site,
+    repository: &Repository,
+    path: &Path,
+    branch: &str,
+) -> Result<(), WorktreeError> {
     let told = Told {
-        repository: &repository,
-        worktree: &path,
-        branch: &branch,
+        repository,
+        worktree: path,
+        branch,
     };
-    hook::run("worktrees.post_add", &site.worktrees.post_add, &told).map_err(|error| {
-        let mut error = error;
+    let ran = hook::run("worktrees.post_add", &site.worktrees.post_add, &told);
+    ran.map_err(|mut error| {
         if let WorktreeError::Hook { left, .. } = &mut error {
-            *left = Some(path.clone());
+            *left = Some(path.to_owned());
         }
         error
-    })?;
-    Ok(cli::print(&format!("{}\n", path.display())))
+    })
 }
 
 /// `/p/repo.worktrees` beside `/p/repo`.
@@ -81,9 +104,10 @@ fn checked(name: &str) -> Result<String, WorktreeError> {
 }
 
 /// `w1`, `w2`, …: the first that is neither a directory nor a branch.
-fn free_name(repository: &Repository, dir: &Path) -> Result<String, WorktreeError> {
-    let is_free =
-        |name: &String| dir.join(name).symlink_metadata().is_err() && !has_branch(repository, name);
+fn free_name(shadow: &Shadow, dir: &Path) -> Result<String, WorktreeError> {
+    let is_free = |name: &String| {
+        dir.join(name).symlink_metadata().is_err() && commit_of(shadow, name).is_none()
+    };
     let mut names = (1..=MAX_NUMBER).map(|number| format!("w{number}"));
     names.find(is_free).ok_or_else(|| WorktreeError::Place {
         path: dir.to_owned(),
@@ -91,9 +115,111 @@ fn free_name(repository: &Repository, dir: &Path) -> Result<String, WorktreeErro
     })
 }
 
-fn has_branch(repository: &Repository, name: &str) -> bool {
-    let full = format!("refs/heads/{name}");
-    repository.says(args!["show-ref", "--verify", "--quiet", &full])
+fn commit_of(shadow: &Shadow, branch: &str) -> Option<String> {
+    let revision = Head::Branch(branch.to_owned()).revision();
+    shadow
+        .call(args!["rev-parse", "--verify", "--quiet", &revision])
+        .ok()
+}
+
+/// A name that git takes, of a branch that no other worktree works on.
+fn check_branch(
+    shadow: &Shadow,
+    repository: &Repository,
+    branch: &str,
+) -> Result<(), WorktreeError> {
+    let checked = shadow.call(args!["check-ref-format", "--branch", branch]);
+    // Such as @{-1} stand for another name.
+    if !checked.is_ok_and(|name| name == branch) {
+        return Err(WorktreeError::Name(branch.to_owned()));
+    }
+    let others = repository.worktrees();
+    let mut all = std::iter::once(&repository.common).chain(&others);
+    let is_taken = |dir: &&PathBuf| Head::load(dir).is_ok_and(|head| head.branch() == Some(branch));
+    match all.find(is_taken) {
+        Some(dir) => Err(WorktreeError::Taken {
+            branch: branch.to_owned(),
+            git_dir: dir.clone(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// The commit to check out. A branch that does not exist is made at what is
+/// checked out in the repository.
+fn start(shadow: &Shadow, repository: &Repository, branch: &str) -> Result<String, WorktreeError> {
+    if let Some(commit) = commit_of(shadow, branch) {
+        return Ok(commit);
+    }
+    let refused = |reason| WorktreeError::NotARepository {
+        path: repository.top.clone(),
+        reason,
+    };
+    let revision = Head::load(&repository.git_dir).map_err(refused)?.revision();
+    let commit = shadow.call(args!["rev-parse", "--verify", &revision])?;
+    // As git would; a bare repository has none at first.
+    match std::fs::create_dir(repository.common.join("logs")) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(refused(error.to_string()));
+        }
+        _ => {}
+    }
+    let name = format!("refs/heads/{branch}");
+    let message = "branch: made by umwelt-ctl wt add";
+    // The last word: it must not exist.
+    shadow.call(args!["update-ref", "-m", message, &name, &commit, ""])?;
+    Ok(commit)
+}
+
+/// The worktree and its administrative directory, which is returned, with the
+/// few files by which they find each other. Left out is what git adds by
+/// itself.
+fn link(repository: &Repository, path: &Path, branch: &str) -> Result<PathBuf, WorktreeError> {
+    let failed = |error: io::Error| WorktreeError::Place {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    };
+    let worktrees = repository.common.join("worktrees");
+    match std::fs::create_dir(&worktrees) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+        _ => {}
+    }
+    gitdir::check_ours(&worktrees, FileType::Directory).map_err(|reason| {
+        WorktreeError::NotARepository {
+            path: repository.top.clone(),
+            reason,
+        }
+    })?;
+    let admin = create_admin(&worktrees, path).map_err(failed)?;
+    std::fs::create_dir(path).map_err(failed)?;
+    let dot_git = path.join(".git");
+    for (file, text) in [
+        (dot_git.clone(), format!("gitdir: {}\n", admin.display())),
+        (admin.join("gitdir"), format!("{}\n", dot_git.display())),
+        (admin.join("commondir"), "../..\n".to_owned()),
+        (admin.join("HEAD"), format!("ref: refs/heads/{branch}\n")),
+    ] {
+        std::fs::write(file, text).map_err(failed)?;
+    }
+    Ok(admin)
+}
+
+/// By the name of the worktree, with a number where that is taken.
+fn create_admin(worktrees: &Path, path: &Path) -> io::Result<PathBuf> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
+    for number in 0..MAX_NUMBER {
+        let admin = match number {
+            0 => worktrees.join(&*name),
+            number => worktrees.join(format!("{name}{number}")),
+        };
+        match std::fs::create_dir(&admin) {
+            Ok(()) => return Ok(admin),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last)
 }
 
 /// The directory above, by its real path, and nothing in the way.
@@ -118,72 +244,6 @@ fn prepare(site: &Site, dir: &Path, path: &Path) -> Result<(), WorktreeError> {
         Err(error) => Err(refused(error.to_string())),
         Ok(_) => Err(refused("it exists already".to_owned())),
     }
-}
-
-fn create(
-    site: &Site,
-    repository: &Repository,
-    path: &Path,
-    branch: &str,
-) -> Result<(), WorktreeError> {
-    let checked = repository.call(args!["check-ref-format", "--branch", branch]);
-    // Such as @{-1} stand for another name.
-    if !checked.is_ok_and(|name| name == branch) {
-        return Err(WorktreeError::Name(branch.to_owned()));
-    }
-    let is_new = !has_branch(repository, branch);
-    let start = match is_new {
-        true => "HEAD^{commit}".to_owned(),
-        false => format!("refs/heads/{branch}^{{commit}}"),
-    };
-    let commit = repository.call(args!["rev-parse", "--verify", "--end-of-options", &start])?;
-    match is_new {
-        true => repository.call(args![
-            "worktree",
-            "add",
-            "--quiet",
-            "--no-checkout",
-            "--no-track",
-            "-b",
-            branch,
-            "--",
-            path,
-            &commit
-        ])?,
-        false => repository.call(args![
-            "worktree",
-            "add",
-            "--quiet",
-            "--no-checkout",
-            "--",
-            path,
-            branch
-        ])?,
-    };
-    let filled = fill(site, repository, path, &commit);
-    if filled.is_err() {
-        let undone = repository.call(args!["worktree", "remove", "--force", "--", path]);
-        if let Err(error) = undone {
-            log::warn!("{error}");
-        }
-    }
-    filled
-}
-
-/// The files, and with them the index of the new worktree.
-fn fill(
-    site: &Site,
-    repository: &Repository,
-    path: &Path,
-    commit: &str,
-) -> Result<(), WorktreeError> {
-    let refused = |reason| WorktreeError::NotAWorktree {
-        path: path.to_owned(),
-        reason,
-    };
-    let (admin, _) = gitdir::linked(path).map_err(refused)?;
-    let index = admin.join("index");
-    Shadow::create(site, repository, path, Some(commit), index)?.check_out()
 }
 
 #[cfg(test)]

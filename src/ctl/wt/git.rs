@@ -1,14 +1,11 @@
-//! Calls of git on the host, on a repository that an agent may have written.
+//! A repository that an agent may have written, found and read without git.
 //!
-//! Its configuration could name programs: hooks, a file monitor, filters. What
-//! git reads of it is overruled, on the command line, which wins over every
-//! file; and nothing that could run a filter is asked of it here at all: files
-//! are written and compared by `shadow`, without any configuration. So nothing
-//! is won by changing the configuration at the right moment either.
+//! git obeys what a repository configures: hooks, of which newer versions take
+//! any number from the configuration, a file monitor, filters. So git is never
+//! started in one; see `shadow` for how it is started.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -18,28 +15,8 @@ use super::WorktreeError;
 use crate::gitdir;
 use crate::podman;
 
-/// Keys by which git finds programs to run, or goes to the network.
-const OVERRULED: [&str; 15] = [
-    "core.hooksPath=/dev/null",
-    "core.fsmonitor=false",
-    "core.untrackedCache=false",
-    "core.attributesFile=/dev/null",
-    "core.excludesFile=/dev/null",
-    "core.sshCommand=false",
-    "core.gitProxy=false",
-    "core.alternateRefsCommand=false",
-    "core.editor=false",
-    "core.askPass=false",
-    "core.pager=cat",
-    "credential.helper=",
-    "protocol.allow=never",
-    "submodule.recurse=false",
-    "gc.auto=0",
-];
-/// Not for safety: commits in the worktree need the directory of the logs.
-const LOGS: &str = "core.logAllRefUpdates=true";
+const MAX_HEAD: u64 = 4096;
 
-/// A repository, found without running git.
 #[derive(Debug, Clone)]
 pub(super) struct Repository {
     pub(super) common: PathBuf,
@@ -48,6 +25,46 @@ pub(super) struct Repository {
     pub(super) git_dir: PathBuf,
     /// What a person calls the repository: the directory that `.git` is in.
     pub(super) top: PathBuf,
+}
+
+/// What is checked out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Head {
+    Branch(String),
+    Commit(String),
+}
+
+impl Head {
+    pub(super) fn branch(&self) -> Option<&str> {
+        match self {
+            Head::Branch(branch) => Some(branch),
+            Head::Commit(_) => None,
+        }
+    }
+
+    /// As git resolves it.
+    pub(super) fn revision(&self) -> String {
+        match self {
+            Head::Branch(branch) => format!("refs/heads/{branch}^{{commit}}"),
+            Head::Commit(commit) => format!("{commit}^{{commit}}"),
+        }
+    }
+
+    pub(super) fn load(git_dir: &Path) -> Result<Head, String> {
+        let path = git_dir.join("HEAD");
+        let bytes = gitdir::read(&path, MAX_HEAD)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let text = text.trim_end();
+        let branch = text.strip_prefix("ref: refs/heads/");
+        let is_id = text.len() >= 40 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        match branch {
+            Some(branch) if !branch.contains(char::is_control) => {
+                Ok(Head::Branch(branch.to_owned()))
+            }
+            None if is_id => Ok(Head::Commit(text.to_owned())),
+            _ => Err(format!("{path:?} names neither a branch nor a commit")),
+        }
+    }
 }
 
 impl Repository {
@@ -83,19 +100,18 @@ impl Repository {
         })
     }
 
-    /// What git prints, without its last line break.
-    pub(super) fn call(&self, args: &[&OsStr]) -> Result<String, WorktreeError> {
-        let mut command = command(args);
-        command
-            .env("GIT_DIR", &self.git_dir)
-            // A file in it could name another one.
-            .env("GIT_COMMON_DIR", &self.common);
-        finish(command)
-    }
-
-    /// Whether git says yes.
-    pub(super) fn says(&self, args: &[&OsStr]) -> bool {
-        self.call(args).is_ok()
+    /// The administrative directories of its worktrees, by name.
+    pub(super) fn worktrees(&self) -> Vec<PathBuf> {
+        let entries = self.common.join("worktrees").read_dir();
+        let mut dirs: Vec<PathBuf> = entries
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|dir| gitdir::check_ours(dir, FileType::Directory).is_ok())
+            .collect();
+        dirs.sort();
+        dirs
     }
 }
 
@@ -109,13 +125,10 @@ fn pointed_to(top: &Path, dot_git: &Path) -> Result<(PathBuf, PathBuf), String> 
     }
 }
 
-/// `git ARGS…` that obeys no file of the user's or of the system's, and of a
-/// repository's none that names a program.
+/// `git ARGS…` that obeys no file of the user's and none of the system's, in
+/// a directory of no repository.
 pub(super) fn command(args: &[&OsStr]) -> Command {
     let mut command = Command::new("git");
-    for setting in OVERRULED.iter().chain([&LOGS]) {
-        command.arg("-c").arg(setting);
-    }
     command
         .args(args)
         .env_clear()
@@ -128,17 +141,15 @@ pub(super) fn command(args: &[&OsStr]) -> Command {
         .env("GIT_NO_LAZY_FETCH", "1")
         .env("GIT_NO_REPLACE_OBJECTS", "1")
         .env("GIT_TERMINAL_PROMPT", "0")
-        .env("GIT_OPTIONAL_LOCKS", "0")
+        // For the logs of refs; the user's own would have to be read.
+        .env("GIT_COMMITTER_NAME", "umwelt")
+        .env("GIT_COMMITTER_EMAIL", "umwelt")
         .current_dir("/")
         .stdin(Stdio::null());
-    for name in ["name", "email"] {
-        // For the logs of refs; the user's own would have to be read.
-        let upper = name.to_ascii_uppercase();
-        command.env(format!("GIT_COMMITTER_{upper}"), "umwelt");
-    }
     command
 }
 
+/// What it prints, without the last line break.
 pub(super) fn finish(mut command: Command) -> Result<String, WorktreeError> {
     let output = command.output().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => WorktreeError::NoGit,
@@ -155,19 +166,12 @@ pub(super) fn finish(mut command: Command) -> Result<String, WorktreeError> {
 }
 
 fn failed(command: &Command, problem: String) -> WorktreeError {
-    let args = command.get_args().skip(2 * (OVERRULED.len() + 1));
-    let words = std::iter::once(OsStr::new("git")).chain(args);
-    let mut call = OsString::new();
-    for word in words {
-        if !call.is_empty() {
-            call.push(" ");
-        }
-        call.push(word);
+    let mut call = "git".to_owned();
+    for word in command.get_args() {
+        call.push(' ');
+        call.push_str(&word.to_string_lossy());
     }
-    WorktreeError::Git {
-        call: String::from_utf8_lossy(&call.into_vec()).into_owned(),
-        problem,
-    }
+    WorktreeError::Git { call, problem }
 }
 
 /// Arguments of any kind, side by side.

@@ -1,17 +1,20 @@
 //! `umwelt-ctl wt list`: the worktrees of a repository, and where a sandbox
 //! runs.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::git::{Repository, args};
+use super::git::{Head, Repository, args};
+use super::shadow::Shadow;
 use super::{Site, WorktreeError};
 use crate::cli;
 use crate::ctl::output::{self, Cell, Colour};
 use crate::ctl::peer::{self, Presence};
 use crate::error::Error;
+use crate::gitdir;
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 struct Row {
@@ -21,13 +24,17 @@ struct Row {
     commit: Option<String>,
     /// A sandbox runs there.
     running: bool,
-    /// `bare`, `locked` or `prunable`.
-    note: Option<String>,
+    /// `bare`, `locked`, `gone` (the directory), or `unreadable`.
+    note: Option<&'static str>,
 }
 
 pub(super) fn run(site: &Site, repo: &Path, json: bool) -> Result<ExitCode, Error> {
     let repository = Repository::find(repo)?;
-    let mut rows = parse(&list(&repository)?);
+    let branches = branches(&Shadow::create(site, &repository)?)?;
+    let mut rows = vec![main_row(&repository, &branches)];
+    for admin in repository.worktrees() {
+        rows.push(row(&admin, &branches));
+    }
     for row in &mut rows {
         let target = site.place.target(Some(row.path.as_ref()))?;
         let presence = peer::presence(&target.names.socket)?;
@@ -42,76 +49,76 @@ pub(super) fn run(site: &Site, repo: &Path, json: bool) -> Result<ExitCode, Erro
     Ok(cli::print(&output::render_table(heading, &rows)))
 }
 
-fn list(repository: &Repository) -> Result<String, WorktreeError> {
-    repository.call(args!["worktree", "list", "--porcelain", "-z"])
+/// Branches with their commits.
+fn branches(shadow: &Shadow) -> Result<BTreeMap<String, String>, WorktreeError> {
+    let format = "--format=%(objectname) %(refname)";
+    let lines = shadow.call(args!["for-each-ref", format, "refs/heads"])?;
+    let pairs = lines.lines().filter_map(|line| {
+        let (commit, name) = line.split_once(" refs/heads/")?;
+        Some((name.to_owned(), commit.to_owned()))
+    });
+    Ok(pairs.collect())
+}
+
+fn main_row(repository: &Repository, branches: &BTreeMap<String, String>) -> Row {
+    let is_bare = repository.top == repository.common;
+    let row = Row {
+        path: repository.top.to_string_lossy().into_owned(),
+        note: is_bare.then_some("bare"),
+        ..Row::default()
+    };
+    match Head::load(&repository.common) {
+        Ok(head) if !is_bare => with_head(row, head, branches),
+        _ => row,
+    }
+}
+
+fn row(admin: &Path, branches: &BTreeMap<String, String>) -> Row {
+    let place = gitdir::read_pointer(&admin.join("gitdir"), "", admin);
+    let top = place.as_deref().ok().and_then(Path::parent);
+    let note = match top {
+        None => Some("unreadable"),
+        Some(top) if top.symlink_metadata().is_err() => Some("gone"),
+        _ if admin.join("locked").symlink_metadata().is_ok() => Some("locked"),
+        _ => None,
+    };
+    let row = Row {
+        path: top.unwrap_or(admin).to_string_lossy().into_owned(),
+        note,
+        ..Row::default()
+    };
+    match Head::load(admin) {
+        Ok(head) => with_head(row, head, branches),
+        Err(_) => row,
+    }
+}
+
+fn with_head(row: Row, head: Head, branches: &BTreeMap<String, String>) -> Row {
+    match head {
+        Head::Branch(branch) => Row {
+            commit: branches.get(&branch).cloned(),
+            branch: Some(branch),
+            ..row
+        },
+        Head::Commit(commit) => Row {
+            commit: Some(commit),
+            ..row
+        },
+    }
 }
 
 fn cells(row: &Row, wants_colour: bool) -> [Cell; 5] {
-    let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-    let commit = or_dash(&row.commit).chars().take(10).collect::<String>();
+    let commit = row.commit.as_deref().unwrap_or("-");
+    let commit: String = commit.chars().take(10).collect();
     let running = match row.running {
         true => Cell::coloured("running", wants_colour.then_some(Colour::Green)),
         false => Cell::plain("-"),
     };
     [
-        Cell::plain(or_dash(&row.branch)),
+        Cell::plain(row.branch.as_deref().unwrap_or("-")),
         Cell::plain(commit),
         running,
-        Cell::plain(or_dash(&row.note)),
+        Cell::plain(row.note.unwrap_or("-")),
         Cell::plain(&row.path),
     ]
-}
-
-/// `worktree PATH NUL HEAD ID NUL branch REF NUL NUL` each.
-fn parse(list: &str) -> Vec<Row> {
-    let mut rows: Vec<Row> = Vec::new();
-    for line in list.split('\0') {
-        let (key, value) = line.split_once(' ').unwrap_or((line, ""));
-        if key == "worktree" {
-            rows.push(Row {
-                path: value.to_owned(),
-                ..Row::default()
-            });
-        }
-        let Some(row) = rows.last_mut() else { continue };
-        match key {
-            "HEAD" if value.bytes().any(|b| b != b'0') => row.commit = Some(value.to_owned()),
-            "branch" => {
-                let branch = value.strip_prefix("refs/heads/").unwrap_or(value);
-                row.branch = Some(branch.to_owned());
-            }
-            "bare" | "locked" | "prunable" => row.note = Some(key.to_owned()),
-            _ => {}
-        }
-    }
-    rows
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_list_of_git_is_read() {
-        let rows = parse(
-            "worktree /r\0HEAD 12\0branch refs/heads/main\0\0worktree /w x\0HEAD 34\0detached\0locked by me\0\0\
-             worktree /b\0bare\0\0",
-        );
-        let row =
-            |path: &str, branch: Option<&str>, commit: Option<&str>, note: Option<&str>| Row {
-                path: path.to_owned(),
-                branch: branch.map(str::to_owned),
-                commit: commit.map(str::to_owned),
-                running: false,
-                note: note.map(str::to_owned),
-            };
-        assert_eq!(
-            rows,
-            [
-                row("/r", Some("main"), Some("12"), None),
-                row("/w x", None, Some("34"), Some("locked")),
-                row("/b", None, None, Some("bare")),
-            ]
-        );
-    }
 }

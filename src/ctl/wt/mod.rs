@@ -110,6 +110,11 @@ pub(crate) enum WorktreeError {
         path: PathBuf,
         reason: String,
     },
+    /// Another worktree works on it.
+    Taken {
+        branch: String,
+        git_dir: PathBuf,
+    },
     Git {
         call: String,
         problem: String,
@@ -162,6 +167,7 @@ impl WorktreeError {
                 quoted(path)
             )),
             WorktreeError::Hook { key, .. } => Some(format!("see {key} in umwelt.toml")),
+            WorktreeError::Taken { .. } => Some("give another name, or another --branch".to_owned()),
             WorktreeError::Git { .. } => None,
         }
     }
@@ -185,6 +191,12 @@ impl fmt::Display for WorktreeError {
             WorktreeError::Name(name) => write!(f, "{name:?} cannot be used as a name"),
             WorktreeError::Place { path, reason } => {
                 write!(f, "cannot make a worktree at {path:?}: {reason}")
+            }
+            WorktreeError::Taken { branch, git_dir } => {
+                write!(
+                    f,
+                    "the branch {branch:?} is checked out already, by {git_dir:?}"
+                )
             }
             WorktreeError::Git { call, problem } => write!(f, "{call:?} failed: {problem}"),
             WorktreeError::NoGit => f.write_str("git was not found"),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::git::{Repository, args};
+use super::git::{Head, Repository, args};
 use super::hook::{self, Told};
 use super::shadow::Shadow;
 use super::{Site, WorktreeError};
@@ -32,24 +32,20 @@ pub(super) fn run(site: &Site, path: &Path, force: bool) -> Result<ExitCode, Err
     let told = Told {
         repository: &worktree.repository,
         worktree: &worktree.path,
-        branch: worktree.branch.as_deref().unwrap_or_default(),
+        branch: worktree.head.branch().unwrap_or_default(),
     };
     hook::run("worktrees.pre_rm", &site.worktrees.pre_rm, &told)?;
-    // Asked for the second time what it would ask itself: that would run what
-    // the repository has configured.
-    let main = Repository {
-        git_dir: worktree.repository.common.clone(),
-        ..worktree.repository
-    };
-    main.call(args!["worktree", "remove", "--force", "--", &worktree.path])?;
+    for dir in [&worktree.path, &worktree.repository.git_dir] {
+        std::fs::remove_dir_all(dir)
+            .map_err(|error| Error::io(format!("remove {dir:?}"), error))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 struct Worktree {
     path: PathBuf,
     repository: Repository,
-    /// None where a commit is checked out.
-    branch: Option<String>,
+    head: Head,
 }
 
 impl Worktree {
@@ -60,11 +56,8 @@ impl Worktree {
         };
         let path = std::fs::canonicalize(given).map_err(|error| refused(error.to_string()))?;
         let (git_dir, common) = gitdir::linked(&path).map_err(refused)?;
-        let head = gitdir::read(&git_dir.join("HEAD"), 4096).map_err(refused)?;
-        let head = String::from_utf8_lossy(&head);
-        let branch = head.trim_end().strip_prefix("ref: refs/heads/");
         Ok(Worktree {
-            branch: branch.map(str::to_owned),
+            head: Head::load(&git_dir).map_err(refused)?,
             repository: Repository {
                 top: common.clone(),
                 common,
@@ -76,41 +69,48 @@ impl Worktree {
 
     /// What nobody else has, in words.
     fn unsaved(&self, site: &Site) -> Result<Option<String>, WorktreeError> {
-        let head = args!["rev-parse", "--verify", "--quiet", "HEAD^{commit}"];
-        let commit = self.repository.call(head).ok();
-        if self.branch.is_none()
-            && let Some(commit) = &commit
-            && !self.is_held(commit)?
+        let git_dir = &self.repository.git_dir;
+        if git_dir.join("locked").symlink_metadata().is_ok() {
+            return Ok(Some("it is locked (git worktree lock)".to_owned()));
+        }
+        let shadow = Shadow::create(site, &self.repository)?;
+        let revision = self.head.revision();
+        let commit = shadow.call(args!["rev-parse", "--verify", "--quiet", &revision]);
+        let commit = commit.ok();
+        if let Head::Commit(commit) = &self.head
+            && !is_held(&shadow, commit)?
         {
             return Ok(Some(format!("no branch holds its commit {commit}")));
         }
-        let repository = &self.repository;
-        let path = PathBuf::new();
-        let mut shadow = Shadow::create(site, repository, &self.path, commit.as_deref(), path)?;
-        shadow.copy_index(&repository.git_dir.join("index"))?;
-        let changes = shadow.changes()?;
+        let refused = |reason| WorktreeError::NotAWorktree {
+            path: self.path.clone(),
+            reason,
+        };
+        let index = shadow.copy_of(&git_dir.join("index")).map_err(refused)?;
+        let files = shadow.files(&self.path, commit.as_deref(), index)?;
+        let changes = files.changes()?;
         if !changes.is_empty() {
             let what = "files are changed or unknown to git";
             return Ok(Some(format!("{what}: {}", named(&changes))));
         }
         // In these git would have to be asked again, by their rules.
-        let submodules = shadow.submodules()?;
+        let submodules = files.submodules()?;
         let what = "it has submodules, which are not looked into";
         Ok((!submodules.is_empty()).then(|| format!("{what}: {}", named(&submodules))))
     }
+}
 
-    fn is_held(&self, commit: &str) -> Result<bool, WorktreeError> {
-        let contains = format!("--contains={commit}");
-        let refs = self.repository.call(args![
-            "for-each-ref",
-            "--count=1",
-            &contains,
-            "refs/heads",
-            "refs/remotes",
-            "refs/tags",
-        ])?;
-        Ok(!refs.is_empty())
-    }
+fn is_held(shadow: &Shadow, commit: &str) -> Result<bool, WorktreeError> {
+    let contains = format!("--contains={commit}");
+    let refs = shadow.call(args![
+        "for-each-ref",
+        "--count=1",
+        &contains,
+        "refs/heads",
+        "refs/remotes",
+        "refs/tags",
+    ])?;
+    Ok(!refs.is_empty())
 }
 
 fn named(entries: &[String]) -> String {

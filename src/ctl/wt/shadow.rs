@@ -1,81 +1,152 @@
-//! A bare-bones repository of our own that borrows the objects of another: in
-//! it files can be written to a worktree, and compared with it, while nothing
-//! of the other's configuration or attributes is read.
+//! A repository of our own, in front of another one: its configuration is
+//! ours, its objects and refs lead to the other's. git works in it and cannot
+//! come across what the other configures, also not when that is changed at
+//! the right moment.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File};
+use std::io::{self, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FileType;
+use rustix::fs::{FileType, MemfdFlags};
 
 use super::git::{self, Repository, args};
 use super::{Site, WorktreeError};
 use crate::gitdir;
 
+/// What git finds in the other repository. All else, `info/attributes` among
+/// it, stays out of sight.
+const BORROWED: [&str; 5] = ["objects", "refs", "logs", "packed-refs", "shallow"];
+
+const MAX_CONFIG: u64 = 1 << 20;
+
 /// It is gone when this is dropped.
 pub(super) struct Shadow {
     dir: PathBuf,
-    top: PathBuf,
-    index: PathBuf,
 }
 
 impl Shadow {
-    /// For the worktree at `top`, as if `commit` were checked out there, with
-    /// this index. Without a commit there is none yet.
-    pub(super) fn create(
-        site: &Site,
-        repository: &Repository,
-        top: &Path,
-        commit: Option<&str>,
-        index: PathBuf,
-    ) -> Result<Shadow, WorktreeError> {
+    pub(super) fn create(site: &Site, repository: &Repository) -> Result<Shadow, WorktreeError> {
+        let config = config_for(repository)?;
         let name = format!("umwelt-wt-{}", std::process::id());
-        let shadow = Shadow {
-            dir: site.place.dirs.runtime.join(name),
-            top: top.to_owned(),
-            index,
+        let dir = site.place.dirs.runtime.join(name);
+        let failed = |error: io::Error| WorktreeError::Place {
+            path: dir.clone(),
+            reason: error.to_string(),
         };
-        let format = repository.call(args!["rev-parse", "--show-object-format"])?;
-        let config = match format.as_str() {
-            "sha1" => "[core]\n\trepositoryformatversion = 0\n\tbare = false\n",
-            _ => {
-                "[core]\n\trepositoryformatversion = 1\n\tbare = false\n[extensions]\n\tobjectFormat = sha256\n"
-            }
-        };
-        let head = commit.map_or_else(
-            || "ref: refs/heads/none\n".to_owned(),
-            |commit| format!("{commit}\n"),
-        );
-        let objects = repository.common.join("objects");
-        shadow
-            .write(config, &head, &objects)
-            .map_err(|error| WorktreeError::Place {
-                path: shadow.dir.clone(),
-                reason: error.to_string(),
-            })?;
+        DirBuilder::new().mode(0o700).create(&dir).map_err(failed)?;
+        let shadow = Shadow { dir: dir.clone() };
+        shadow.fill(&config, &repository.common).map_err(failed)?;
         Ok(shadow)
     }
 
-    fn write(&self, config: &str, head: &str, objects: &Path) -> std::io::Result<()> {
-        DirBuilder::new().mode(0o700).create(&self.dir)?;
-        for dir in ["refs", "objects", "objects/info"] {
-            std::fs::create_dir(self.dir.join(dir))?;
+    fn fill(&self, config: &str, common: &Path) -> io::Result<()> {
+        for name in BORROWED {
+            // One that is not there yet is made where the link leads.
+            symlink(common.join(name), self.dir.join(name))?;
         }
         std::fs::write(self.dir.join("config"), config)?;
-        std::fs::write(self.dir.join("HEAD"), head)?;
-        let mut line = objects.as_os_str().to_owned();
-        line.push("\n");
-        let line = line.into_encoded_bytes();
-        std::fs::write(self.dir.join("objects/info/alternates"), line)
+        self.set_head(None)
     }
 
+    fn set_head(&self, commit: Option<&str>) -> io::Result<()> {
+        let head = commit.unwrap_or("ref: refs/heads/umwelt/none");
+        std::fs::write(self.dir.join("HEAD"), format!("{head}\n"))
+    }
+
+    pub(super) fn call(&self, args: &[&OsStr]) -> Result<String, WorktreeError> {
+        let mut command = git::command(args);
+        command.env("GIT_DIR", &self.dir);
+        git::finish(command)
+    }
+
+    /// The files at `top`, as if `commit` were checked out there.
+    pub(super) fn files<'a>(
+        &'a self,
+        top: &'a Path,
+        commit: Option<&str>,
+        index: PathBuf,
+    ) -> Result<Files<'a>, WorktreeError> {
+        self.set_head(commit)
+            .map_err(|error| WorktreeError::Place {
+                path: self.dir.clone(),
+                reason: error.to_string(),
+            })?;
+        let shadow = self;
+        Ok(Files { shadow, top, index })
+    }
+
+    /// A copy of an index: a look at the files may not change it.
+    pub(super) fn copy_of(&self, index: &Path) -> Result<PathBuf, String> {
+        let copy = self.dir.join("index");
+        match gitdir::file_type(index) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            _ => {
+                gitdir::check_ours(index, FileType::RegularFile)?;
+                std::fs::copy(index, &copy).map_err(|error| format!("{index:?}: {error}"))?;
+            }
+        }
+        Ok(copy)
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.dir) {
+            log::warn!("cannot remove {:?}: {error}", self.dir);
+        }
+    }
+}
+
+/// The hash that names objects is all that has to be known of the other's.
+fn config_for(repository: &Repository) -> Result<String, WorktreeError> {
+    let path = repository.common.join("config");
+    let refused = |reason: String| WorktreeError::NotARepository {
+        path: repository.top.clone(),
+        reason,
+    };
+    // From a copy, which includes no other file.
+    let text = gitdir::read(&path, MAX_CONFIG).map_err(refused)?;
+    let value = |key: &str| -> Option<String> {
+        let args = args!["config", "--file", "-", "--no-includes", "--get", key];
+        let mut command = git::command(args);
+        command.stdin(memory_file(&text).ok()?);
+        git::finish(command).ok()
+    };
+    if value("extensions.refstorage").is_some_and(|storage| storage != "files") {
+        return Err(refused("its refs are not stored in files".to_owned()));
+    }
+    let settings = "[core]\n\trepositoryformatversion = 1\n\tbare = false\n\tlogAllRefUpdates = true\n[extensions]\n";
+    match value("extensions.objectformat").as_deref() {
+        None | Some("sha1") => Ok(settings.to_owned()),
+        Some("sha256") => Ok(format!("{settings}\tobjectFormat = sha256\n")),
+        Some(other) => Err(refused(format!("its object format is {other:?}"))),
+    }
+}
+
+fn memory_file(text: &[u8]) -> io::Result<File> {
+    let mut file = File::from(rustix::fs::memfd_create("config", MemfdFlags::CLOEXEC)?);
+    file.write_all(text)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// The files of a worktree.
+pub(super) struct Files<'a> {
+    shadow: &'a Shadow,
+    top: &'a Path,
+    index: PathBuf,
+}
+
+impl Files<'_> {
     /// Writes all files of the commit.
     pub(super) fn check_out(&self) -> Result<(), WorktreeError> {
         let reset = args!["reset", "--hard", "--quiet", "--no-recurse-submodules"];
         self.call(reset).map(drop)
     }
 
-    /// What is not in the commit, one path an entry, as `git status` has it.
+    /// What is not in the commit, as `git status` has it.
     pub(super) fn changes(&self) -> Result<Vec<String>, WorktreeError> {
         let status = self.call(args![
             "status",
@@ -107,41 +178,13 @@ impl Shadow {
             .collect())
     }
 
-    fn call(&self, args: &[&std::ffi::OsStr]) -> Result<String, WorktreeError> {
+    fn call(&self, args: &[&OsStr]) -> Result<String, WorktreeError> {
         let mut command = git::command(args);
         command
-            .current_dir(&self.top)
-            .env("GIT_DIR", &self.dir)
-            .env("GIT_WORK_TREE", &self.top)
+            .current_dir(self.top)
+            .env("GIT_DIR", &self.shadow.dir)
+            .env("GIT_WORK_TREE", self.top)
             .env("GIT_INDEX_FILE", &self.index);
         git::finish(command)
-    }
-
-    /// A copy of the index: a look at the files may not change it.
-    pub(super) fn copy_index(&mut self, index: &Path) -> Result<(), WorktreeError> {
-        let copy = self.dir.join("index");
-        let refused = |reason: String| WorktreeError::NotAWorktree {
-            path: self.top.clone(),
-            reason,
-        };
-        match gitdir::file_type(index) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            _ => {
-                gitdir::check_ours(index, FileType::RegularFile).map_err(refused)?;
-                std::fs::copy(index, &copy).map_err(|error| refused(error.to_string()))?;
-            }
-        }
-        self.index = copy;
-        Ok(())
-    }
-}
-
-impl Drop for Shadow {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.dir)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            log::warn!("cannot remove {:?}: {error}", self.dir);
-        }
     }
 }
