@@ -353,7 +353,7 @@ pub(crate) struct ExecReply {
     pub(crate) outcome: Outcome,
     pub(crate) duration_ms: u64,
     /// One line each, already safe to show.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) notices: Vec<String>,
 }
 
