@@ -84,11 +84,19 @@ impl Shadow {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             _ => {
                 gitdir::check_ours(index, FileType::RegularFile)?;
-                std::fs::copy(index, &copy).map_err(|error| format!("{index:?}: {error}"))?;
+                copy_with_time(index, &copy).map_err(|error| format!("{index:?}: {error}"))?;
             }
         }
         Ok(copy)
     }
+}
+
+/// git takes a file that is no younger than the index for one that may have
+/// changed since, and reads it. A younger index would hide such a change.
+fn copy_with_time(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::copy(from, to)?;
+    let modified = from.metadata()?.modified()?;
+    File::options().write(true).open(to)?.set_modified(modified)
 }
 
 impl Drop for Shadow {
@@ -186,5 +194,23 @@ impl Files<'_> {
             .env("GIT_WORK_TREE", self.top)
             .env("GIT_INDEX_FILE", &self.index);
         git::finish(command)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    #[test]
+    fn a_copy_of_the_index_is_as_old_as_the_index() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("index"), dir.path().join("copy"));
+        std::fs::write(&from, "x").unwrap();
+        let time = UNIX_EPOCH + Duration::new(1_000_000, 123_000_000);
+        let file = File::options().write(true).open(&from).unwrap();
+        file.set_modified(time).unwrap();
+        copy_with_time(&from, &to).unwrap();
+        assert_eq!(to.metadata().unwrap().modified().unwrap(), time);
     }
 }
