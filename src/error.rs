@@ -11,6 +11,7 @@ use crate::dirs::DirsError;
 use crate::podman::PodmanError;
 use crate::run::preflight::PreflightError;
 use crate::run::verify::VerifyError;
+use crate::trust::TrustError;
 use crate::workspace::WorkspaceError;
 
 /// Exit codes of all applets; `umwelt-run` documents them as its interface.
@@ -39,6 +40,7 @@ pub(crate) enum Error {
     /// An answer of the control plane, or the lack of one.
     Api(ApiError),
     Ctl(CtlError),
+    Trust(TrustError),
     Io {
         what: String,
         source: io::Error,
@@ -60,13 +62,15 @@ impl Error {
             | Error::Usage(_)
             | Error::Config(_)
             | Error::Dirs(_)
-            | Error::Workspace(_) => exit_code::USAGE,
+            | Error::Workspace(_)
+            | Error::Trust(TrustError::Config(_)) => exit_code::USAGE,
             Error::Preflight(error) => error.exit_code(),
             Error::Api(error) => error.kind.exit_code(),
             Error::NotBuilt(_)
             | Error::Podman(_)
             | Error::Verify(_)
             | Error::Ctl(_)
+            | Error::Trust(_)
             | Error::Io { .. } => exit_code::FAILURE,
         }
     }
@@ -87,6 +91,7 @@ impl Error {
             Error::Verify(error) => error.hint(),
             Error::Api(error) => error.hint.clone(),
             Error::Ctl(error) => error.hint(),
+            Error::Trust(error) => error.hint(),
             Error::NotBuilt(_) | Error::Io { .. } => None,
         }
     }
@@ -107,6 +112,7 @@ impl fmt::Display for Error {
             Error::Verify(error) => error.fmt(f),
             Error::Api(error) => error.fmt(f),
             Error::Ctl(error) => error.fmt(f),
+            Error::Trust(error) => error.fmt(f),
             Error::Io { what, source } => write!(f, "cannot {what}: {source}"),
         }
     }
@@ -150,6 +156,7 @@ from_layer! {
     VerifyError => Verify,
     ApiError => Api,
     CtlError => Ctl,
+    TrustError => Trust,
 }
 
 impl From<lexopt::Error> for Error {

@@ -5,6 +5,7 @@
 
 mod api;
 mod applet;
+mod attach;
 mod cli;
 mod config;
 mod ctl;
@@ -19,6 +20,7 @@ mod policy;
 mod run;
 mod sys;
 mod text;
+mod trust;
 mod workspace;
 
 use std::process::ExitCode;

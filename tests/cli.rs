@@ -24,7 +24,9 @@ const NAMES: [&str; 7] = [
 ];
 /// Names that only a later version gives something to do.
 const RESERVED: [&str; 3] = ["umwelt-nft-hook", "umwelt-install", "umwelt-gateway"];
-const SUBCOMMANDS: [&str; 7] = ["status", "stop", "exec", "shell", "list", "log", "wt"];
+const SUBCOMMANDS: [&str; 10] = [
+    "status", "stop", "exec", "shell", "list", "grant", "revoke", "trust", "log", "wt",
+];
 
 fn run_as(arg0: &str, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_umwelt"))
@@ -119,11 +121,11 @@ fn a_wrong_use_of_ctl_names_what_is_valid() {
     let cases = [
         (
             &[][..],
-            "valid are: status, stop, exec, shell, list, log, wt",
+            "valid are: status, stop, exec, shell, list, grant, revoke, trust, log, wt",
         ),
         (
             &["dance"],
-            "valid are: status, stop, exec, shell, list, log, wt",
+            "valid are: status, stop, exec, shell, list, grant, revoke, trust, log, wt",
         ),
         (&["--json"], "valid are: --help, --version"),
         (

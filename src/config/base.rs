@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use crate::config::mask::{Mask, MaskTarget, check_reason};
+use crate::config::source::Source;
 use crate::config::value::{expand_path, parse_size};
 use crate::config::worktrees::{self, RawWorktrees, Worktrees};
 use crate::config::{ConfigError, file};
@@ -24,6 +25,8 @@ pub(crate) struct Config {
     pub(crate) resources: Resources,
     pub(crate) shell: ShellLimits,
     pub(crate) scratch: ScratchSizes,
+    /// Only what lies in one of these can be granted.
+    pub(crate) grant_roots: Vec<PathBuf>,
     pub(crate) mounts: Vec<BaseMount>,
     pub(crate) masks: Vec<Mask>,
     pub(crate) worktrees: Worktrees,
@@ -67,6 +70,7 @@ struct Raw {
     session_prefix: Option<Spanned<String>>,
     fallback_workspace: Option<Spanned<String>>,
     inject_git_identity: Option<bool>,
+    grant_roots: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     resources: RawResources,
     #[serde(default)]
@@ -205,6 +209,7 @@ impl Reader<'_> {
             resources: self.resources(raw.resources, base.map(|b| &b.resources))?,
             shell: self.shell(raw.shell, base.map(|b| &b.shell))?,
             scratch: self.scratch(raw.scratch, base.map(|b| &b.scratch))?,
+            grant_roots: self.grant_roots(raw.grant_roots, base)?,
             mounts: raw
                 .mounts
                 .unwrap_or_default()
@@ -290,6 +295,19 @@ impl Reader<'_> {
         })
     }
 
+    fn grant_roots(
+        &self,
+        raw: Option<Vec<Spanned<String>>>,
+        base: Option<&Config>,
+    ) -> Result<Vec<PathBuf>, ConfigError> {
+        let Some(raw) = raw else {
+            return Ok(base.map(|b| b.grant_roots.clone()).unwrap_or_default());
+        };
+        raw.into_iter()
+            .map(|raw| self.check("grant_roots", raw, |text| expand_path(&text, self.home)))
+            .collect()
+    }
+
     fn mount(&self, raw: RawMount) -> Result<BaseMount, ConfigError> {
         let at = raw.path.span().start;
         let path = self.check("mounts.path", raw.path, |text| {
@@ -366,43 +384,22 @@ impl Reader<'_> {
         raw: Spanned<T>,
         check: impl FnOnce(T) -> Result<U, String>,
     ) -> Result<U, ConfigError> {
-        let at = raw.span().start;
-        check(raw.into_inner()).map_err(|message| self.error(at, key, message))
+        self.source().check(key, raw, check)
     }
 
     fn syntax_error(&self, error: &toml::de::Error) -> ConfigError {
-        let at = error.span().map_or(0, |span| span.start);
-        let message = error.message().trim().replace('\n', "; ");
-        // serde does not tell the key of a value of the wrong type; it stands
-        // before it on its line.
-        let before = self.text.get(..at).unwrap_or_default();
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        let key = line
-            .split_once('=')
-            .map(|(key, _)| format!("{}: ", key.trim()));
-        ConfigError::Syntax {
-            path: self.path.to_owned(),
-            line: self.line(at),
-            message: format!("{}{message}", key.unwrap_or_default()),
-        }
+        self.source().syntax_error(error)
     }
 
     fn error(&self, at: usize, key: &str, message: String) -> ConfigError {
-        ConfigError::Value {
-            path: self.path.to_owned(),
-            line: self.line(at),
-            key: key.to_owned(),
-            message,
-        }
+        self.source().error(at, key, message)
     }
 
-    fn line(&self, at: usize) -> usize {
-        self.text
-            .bytes()
-            .take(at)
-            .filter(|byte| *byte == b'\n')
-            .count()
-            + 1
+    fn source(&self) -> Source<'_> {
+        Source {
+            path: self.path,
+            text: self.text,
+        }
     }
 }
 

@@ -77,7 +77,7 @@ fn told(kind: &str, entry: &Value) -> (String, String) {
             };
             (format!("{} lost", lost.len()), what)
         }
-        "trust" => (field("change"), format!("sha256 {}", field("digest"))),
+        "trust" => (field("change"), ".umwelt.toml".to_owned()),
         // Of a later version.
         _ => ("-".to_owned(), entry.to_string()),
     }
@@ -121,7 +121,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j.jsonl");
         let journal = Journal::new(path.clone());
-        let digest = "ab".repeat(32);
         let lost = ["make".to_owned()];
         let (client, applied) = ("c/1", "live");
         for entry in [
@@ -148,7 +147,6 @@ mod tests {
             },
             Entry::Trust {
                 change: "trusted",
-                digest: &digest,
                 client,
             },
         ] {
@@ -178,7 +176,7 @@ mod tests {
                 "grant c/1 live - rw /p (persisted)".to_owned(),
                 "revoke c/1 live - /p".to_owned(),
                 "recreated - 1 lost - a grant; lost: make".to_owned(),
-                format!("trust c/1 trusted - sha256 {digest}"),
+                "trust c/1 trusted - .umwelt.toml".to_owned(),
                 "shell c/1 exit 3 1.2s echo\\n\\x1b[2J".to_owned(),
                 "notice c/1 - - \".envrc\" was changed".to_owned(),
             ]

@@ -67,7 +67,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     };
     let mut printer = Printer::new(args.json);
     let mut goes_on = printer.print(first.into());
-    while args.follow && goes_on {
+    while args.flags.contains(&"follow") && goes_on {
         goes_on = printer.print(reader.more(path)?) && is_read();
     }
     Ok(ExitCode::SUCCESS)

@@ -3,8 +3,10 @@
 
 mod args;
 mod channel;
+mod diff;
 mod event;
 mod exec;
+mod grant;
 mod leftover;
 mod list;
 mod log;
@@ -16,6 +18,7 @@ mod shell;
 mod signals;
 mod status;
 mod stop;
+mod trust;
 mod wt;
 
 use std::ffi::OsString;
@@ -28,17 +31,21 @@ use crate::cli;
 use crate::ctl::args::{Asked, Subcommand};
 use crate::ctl::wt::WorktreeError;
 use crate::error::Error;
+use crate::text::shell_word;
 
 pub(crate) const NAME: &str = "umwelt-ctl";
 /// How control planes know this client, in their journals.
 const CLIENT: &str = concat!("umwelt-ctl/", env!("CARGO_PKG_VERSION"));
 
-const SUBCOMMANDS: [&Subcommand; 7] = [
+const SUBCOMMANDS: [&Subcommand; 10] = [
     &status::SUBCOMMAND,
     &stop::SUBCOMMAND,
     &exec::SUBCOMMAND,
     &shell::SUBCOMMAND,
     &list::SUBCOMMAND,
+    &grant::SUBCOMMAND,
+    &grant::REVOKE,
+    &trust::SUBCOMMAND,
     &log::SUBCOMMAND,
     &wt::SUBCOMMAND,
 ];
@@ -54,6 +61,9 @@ Subcommands:
   exec    run a program in a sandbox
   shell   open an interactive shell in a sandbox
   list    show mounts, caps and network of a sandbox
+  grant   show one more directory or file of the host in a sandbox
+  revoke  take back what was granted
+  trust   look at the file .umwelt.toml of a workspace, and accept it
   log     show the journal of a sandbox
   wt      make, remove and list git worktrees
 
@@ -135,6 +145,11 @@ pub(crate) enum CtlError {
     NoJournal {
         what: String,
     },
+    /// A question needs somebody who can answer it.
+    NobodyToAsk,
+    NotAccepted,
+    /// While a person was looking at it.
+    ChangedMeanwhile,
     /// What came in place of the terminal.
     NotAMaster(String),
     /// The command did not end by itself; a sentence about how.
@@ -154,7 +169,7 @@ impl CtlError {
     fn hard_hint(what: &str) -> String {
         format!(
             "end it the hard way with: {NAME} stop --hard {}",
-            quoted(what)
+            shell_word(what)
         )
     }
 
@@ -165,7 +180,7 @@ impl CtlError {
                 leftovers: true,
             } => Some(format!(
                 "its control plane is dead; remove what it left with: {NAME} stop --hard {}",
-                quoted(what)
+                shell_word(what)
             )),
             CtlError::NotRunning { .. } | CtlError::NoJournal { .. } => Some(format!("see what runs with: {NAME} status")),
             CtlError::StillThere { what, .. } => Some(CtlError::hard_hint(what)),
@@ -177,6 +192,9 @@ impl CtlError {
             CtlError::Worktree(error) => error.hint(),
             CtlError::NotATerminal => Some(format!(
                 "run a command without a terminal with: {NAME} exec WORKSPACE -- CMD"
+            )),
+            CtlError::NobodyToAsk => Some(format!(
+                "look at it with: {NAME} trust --diff; accept it without a question with: {NAME} trust --yes"
             )),
             _ => None,
         }
@@ -207,6 +225,13 @@ impl fmt::Display for CtlError {
                 )
             }
             CtlError::NotATerminal => f.write_str("standard input is not a terminal"),
+            CtlError::NobodyToAsk => {
+                f.write_str("not accepted: standard input or output is not a terminal")
+            }
+            CtlError::NotAccepted => f.write_str("not accepted"),
+            CtlError::ChangedMeanwhile => {
+                f.write_str("not accepted: the file changed while you were reading; run it again")
+            }
             CtlError::NotAMaster(what) => {
                 write!(f, "the control plane sent {what} in place of a terminal")
             }
@@ -227,16 +252,6 @@ impl From<WorktreeError> for Error {
     }
 }
 
-/// A word as a shell reads it, for the command in a hint.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,11 +269,5 @@ mod tests {
                 );
             }
         }
-    }
-
-    #[test]
-    fn words_in_hints_survive_the_shell() {
-        assert_eq!(quoted("/home/u/p-1"), "/home/u/p-1");
-        assert_eq!(quoted("/a b/it's"), r"'/a b/it'\''s'");
     }
 }

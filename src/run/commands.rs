@@ -270,7 +270,7 @@ impl ControlPlane {
         self.verified().map_or("/bin/sh", |verified| verified.shell)
     }
 
-    fn client_name(&self, connection: u64) -> String {
+    pub(crate) fn client_name(&self, connection: u64) -> String {
         let client = self
             .connections
             .get(&connection)

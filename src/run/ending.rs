@@ -170,6 +170,7 @@ impl ControlPlane {
         duration_ms: u64,
         mut notices: Vec<String>,
     ) -> ShellReply {
+        notices.extend(self.standing_notices());
         if let Some(error) = &summary.file_error {
             notices.push(format!("the whole output could not be saved: {error}"));
         }
@@ -217,6 +218,10 @@ impl ControlPlane {
         let Some(verified) = self.verified() else {
             return;
         };
+        if verified.memory_events.is_gone() {
+            job.notices.push(SANDBOX_ENDED.to_owned());
+            return;
+        }
         let oom_kills = verified.memory_events.count("oom_kill");
         let pids_denied = verified.pids_events.count("max");
         let full: Vec<String> = verified
@@ -247,6 +252,9 @@ impl ControlPlane {
         (self.oom_kills, self.pids_denied) = (oom_kills, pids_denied);
     }
 }
+
+/// What was counted for the sandbox is gone with it.
+const SANDBOX_ENDED: &str = "the sandbox ended at the same time, maybe because what filled its memory were files in its scratch places; it is created again without them";
 
 fn is_full(fd: &OwnedFd) -> bool {
     rustix::fs::fstatvfs(fd)

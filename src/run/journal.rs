@@ -25,7 +25,6 @@ pub(crate) struct Journal {
 /// What happens to a sandbox beside its commands. One variant is one `kind`.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-#[allow(dead_code, reason = "grants and trust are built beside this")]
 pub(crate) enum Entry<'a> {
     /// A container is there, verified. `restarts` counts those that died before.
     Started { image: &'a str, restarts: u32 },
@@ -55,8 +54,6 @@ pub(crate) enum Entry<'a> {
     Trust {
         /// `trusted` or `revoked`.
         change: &'a str,
-        /// SHA-256 of the file in hex digits.
-        digest: &'a str,
         client: &'a str,
     },
 }

@@ -25,7 +25,6 @@ const STEP: Duration = Duration::from_millis(20);
 pub(crate) struct Watched {
     watch: Watch,
     last: Snapshot,
-    workspace: String,
 }
 
 impl Watched {
@@ -35,13 +34,17 @@ impl Watched {
         Watched {
             last: watch.look(),
             watch,
-            workspace: workspace.to_string_lossy().into_owned(),
         }
     }
 
     /// What has changed since it was asked last, for a command that began at
     /// `begun`. One look does for both its end and the beginning of the next.
-    pub(crate) fn changes(&mut self, begun: SystemTime) -> Vec<String> {
+    /// `meaning` tells what the workspace file says now.
+    pub(crate) fn changes(
+        &mut self,
+        begun: SystemTime,
+        meaning: impl Fn() -> String,
+    ) -> Vec<String> {
         let now = self.watch.look();
         if now == self.last {
             return Vec::new();
@@ -51,7 +54,7 @@ impl Watched {
         let mut lines: Vec<String> = changes
             .iter()
             .take(MAX_TOLD)
-            .map(|change| self.line(change, begun))
+            .map(|change| line(change, begun, &meaning))
             .collect();
         if changes.len() > MAX_TOLD {
             lines.push(format!(
@@ -63,7 +66,6 @@ impl Watched {
     }
 
     /// umwelt itself has just written the workspace file: no news.
-    #[allow(dead_code, reason = "for grants that persist")]
     pub(crate) fn settle_workspace_file(&mut self) {
         let name = Path::new(WORKSPACE_FILE);
         match self.watch.look().remove(name) {
@@ -71,27 +73,19 @@ impl Watched {
             None => drop(self.last.remove(name)),
         }
     }
-
-    fn line(&self, change: &Change<'_>, begun: SystemTime) -> String {
-        let when = change.when(begun);
-        let what = change.what();
-        if change.path == Path::new(WORKSPACE_FILE) {
-            return workspace_file_line(when, what, &self.workspace);
-        }
-        let name = quoted(change.path);
-        let reader = change.reader();
-        text::printable(&format!(
-            "{name}, which {reader} on the host may execute or obey, {what} {when}"
-        ))
-    }
 }
 
-/// The place to say what the change means, from the old and the new text.
-fn workspace_file_line(when: &str, what: &str, workspace: &str) -> String {
-    let workspace = text::printable(workspace);
-    format!(
-        "{WORKSPACE_FILE} {what} {when}; what it says does not count until a person has run: umwelt-ctl trust {workspace:?}"
-    )
+fn line(change: &Change<'_>, begun: SystemTime, meaning: impl Fn() -> String) -> String {
+    let when = change.when(begun);
+    let what = change.what();
+    let line = if change.path == Path::new(WORKSPACE_FILE) {
+        format!("{WORKSPACE_FILE} {what} {when}; {}", meaning())
+    } else {
+        let name = quoted(change.path);
+        let reader = change.reader();
+        format!("{name}, which {reader} on the host may execute or obey, {what} {when}")
+    };
+    text::printable(&line)
 }
 
 #[derive(Debug)]
@@ -178,7 +172,8 @@ impl ControlPlane {
     pub(crate) fn notice_changes(&mut self, job: &mut Job) {
         let begun = SystemTime::now().checked_sub(job.started.elapsed());
         let begun = begun.unwrap_or(SystemTime::UNIX_EPOCH);
-        job.changes = self.watched.changes(begun);
+        let file = &self.workspace_file;
+        job.changes = self.watched.changes(begun, || file.meaning());
         job.notices.extend(job.changes.iter().cloned());
     }
 }
@@ -212,7 +207,8 @@ mod tests {
 
         /// The lines, as of a command that began long ago.
         fn lines(&mut self) -> Vec<String> {
-            self.watched.changes(SystemTime::UNIX_EPOCH)
+            self.watched
+                .changes(SystemTime::UNIX_EPOCH, || "it means it".to_owned())
         }
     }
 
@@ -282,7 +278,7 @@ mod tests {
         let mut place = Place::new(&[".envrc"]);
         std::fs::write(place.path(".envrc"), "longer").unwrap();
         let later = SystemTime::now() + Duration::from_secs(1);
-        let lines = place.watched.changes(later);
+        let lines = place.watched.changes(later, String::new);
         assert!(lines[0].ends_with("was changed since the last command"));
     }
 
@@ -315,15 +311,11 @@ mod tests {
     }
 
     #[test]
-    fn the_workspace_file_is_told_with_what_to_do() {
+    fn the_workspace_file_is_told_with_what_it_means() {
         let mut place = Place::new(&[]);
         std::fs::write(place.path(WORKSPACE_FILE), "").unwrap();
-        let lines = place.lines();
-        assert!(
-            lines[0].starts_with(".umwelt.toml was created during this command; what it says"),
-            "{lines:?}"
-        );
-        assert!(lines[0].contains("umwelt-ctl trust"));
+        let expected = ".umwelt.toml was created during this command; it means it";
+        assert_eq!(place.lines(), [expected]);
         std::fs::write(place.path(WORKSPACE_FILE), "ours").unwrap();
         place.watched.settle_workspace_file();
         assert_eq!(place.lines(), Vec::<String>::new());

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, OFlags};
 
-use crate::config::{CommonAccess, Mask};
+use crate::config::{CommonAccess, Config, Mask};
 use crate::dirs::Dirs;
 use crate::gitdir::{self, one_line, open, read, read_pointer};
-use crate::policy::mounts::{Mount, MountKind};
+use crate::policy::mounts::{Mount, MountKind, MountPoint};
 use crate::policy::worktree::{self, Linked};
 use crate::run::masks::hides;
 use crate::workspace::{self, FileId, Workspace};
@@ -25,14 +25,12 @@ const MAX_CONFIG: u64 = 1 << 20;
 /// Most worktrees elsewhere that are looked at.
 const MAX_OTHERS: usize = 64;
 
-/// What to look at, at each create anew: the host may have changed.
-#[derive(Debug, Clone)]
-pub(crate) struct Finder {
-    pub(crate) workspace: Workspace,
-    pub(crate) access: CommonAccess,
-    pub(crate) dirs: Dirs,
-    /// The host's mount points.
-    pub(crate) mount_points: Vec<String>,
+/// What decides; the host itself is looked at for each container anew.
+#[derive(Debug)]
+pub(crate) struct Finder<'a> {
+    workspace: &'a Workspace,
+    access: CommonAccess,
+    dirs: &'a Dirs,
 }
 
 #[derive(Debug, Default)]
@@ -47,13 +45,21 @@ pub(crate) struct Found {
     pub(crate) git_dirs: Vec<PathBuf>,
 }
 
-impl Finder {
+impl<'a> Finder<'a> {
+    pub(crate) fn new(workspace: &'a Workspace, config: &Config, dirs: &'a Dirs) -> Finder<'a> {
+        Finder {
+            workspace,
+            access: config.worktrees.common,
+            dirs,
+        }
+    }
+
     /// Never an error: without these mounts only git does not work inside.
-    pub(crate) fn find(&self, masks: &[Mask]) -> Found {
+    pub(crate) fn find(&self, masks: &[Mask], mount_points: &[MountPoint]) -> Found {
         let dot_git = self.workspace.path().join(".git");
         let mut found = match gitdir::file_type(&dot_git) {
             Ok(FileType::Directory) => self.find_others(&dot_git.join("worktrees"), masks),
-            Ok(FileType::RegularFile) => self.find_linked(&dot_git, masks),
+            Ok(FileType::RegularFile) => self.find_linked(&dot_git, masks, mount_points),
             _ => Found::default(),
         };
         if let Err(reason) = found.record_sources() {
@@ -66,7 +72,7 @@ impl Finder {
         found
     }
 
-    fn find_linked(&self, dot_git: &Path, masks: &[Mask]) -> Found {
+    fn find_linked(&self, dot_git: &Path, masks: &[Mask], mount_points: &[MountPoint]) -> Found {
         let refused = |reason: String| {
             log::warn!("git will not work inside: {dot_git:?}: {reason}");
             Found {
@@ -85,7 +91,12 @@ impl Finder {
                 ..Found::default()
             };
         }
-        match self.confirm(&admin, dot_git, masks) {
+        let confirmed = match admin.parent().and_then(Path::parent) {
+            // Before anything in it is looked at.
+            Some(common) => self.check_place(common, masks, mount_points),
+            None => Ok(()),
+        };
+        match confirmed.and_then(|()| confirm(&admin, dot_git)) {
             Err(reason) => refused(reason),
             Ok(linked) => {
                 let (mounts, notices) = worktree::linked_mounts(&linked, self.access);
@@ -104,25 +115,14 @@ impl Finder {
         }
     }
 
-    /// The repository's side of it.
-    fn confirm(&self, admin: &Path, dot_git: &Path, masks: &[Mask]) -> Result<Linked, String> {
-        // Before anything in it is looked at.
-        if let Some(common) = admin.parent().and_then(Path::parent) {
-            self.check_place(common, masks)?;
-        }
-        let common = &gitdir::common_of(admin, dot_git)?;
-        Ok(Linked {
-            common: one_line(common)?,
-            admin: one_line(admin)?,
-            common_names: names_there(common)?,
-            admin_names: names_there(admin)?,
-            has_worktree_config: uses_worktree_config(&common.join("config"))?,
-        })
-    }
-
     /// Whether all of the directory may be shown, and parts of it be written.
-    fn check_place(&self, common: &Path, masks: &[Mask]) -> Result<(), String> {
-        if let Some(reason) = workspace::refusal(common, &self.dirs) {
+    fn check_place(
+        &self,
+        common: &Path,
+        masks: &[Mask],
+        mount_points: &[MountPoint],
+    ) -> Result<(), String> {
+        if let Some(reason) = workspace::refusal(common, self.dirs) {
             return Err(format!("{common:?} cannot be mounted: {reason}"));
         }
         if self.workspace.path().starts_with(common) {
@@ -131,7 +131,7 @@ impl Finder {
         if masks.iter().any(|mask| hides(mask, common)) {
             return Err(format!("a mask hides {common:?}"));
         }
-        let mut points = self.mount_points.iter();
+        let mut points = mount_points.iter().map(|point| &point.path);
         match points.find(|point| Path::new(point).starts_with(common)) {
             Some(point) => Err(format!("something is mounted in it, at {point:?}")),
             None => Ok(()),
@@ -162,7 +162,7 @@ impl Finder {
         let dot_git = read_pointer(&admin.join("gitdir"), "", admin)?;
         let top = dot_git.parent().unwrap_or(&dot_git);
         let is_seen_inside = dot_git.starts_with(self.workspace.path());
-        let is_refused = workspace::refusal(top, &self.dirs).is_some()
+        let is_refused = workspace::refusal(top, self.dirs).is_some()
             || masks.iter().any(|mask| hides(mask, &dot_git));
         if is_seen_inside || is_refused || !dot_git.ends_with(".git") {
             return Ok(None);
@@ -188,6 +188,18 @@ impl Found {
         }
         Ok(())
     }
+}
+
+/// The repository's side of it.
+fn confirm(admin: &Path, dot_git: &Path) -> Result<Linked, String> {
+    let common = &gitdir::common_of(admin, dot_git)?;
+    Ok(Linked {
+        common: one_line(common)?,
+        admin: one_line(admin)?,
+        common_names: names_there(common)?,
+        admin_names: names_there(admin)?,
+        has_worktree_config: uses_worktree_config(&common.join("config"))?,
+    })
 }
 
 fn unconfirmed(dot_git: &Path) -> String {
@@ -263,24 +275,34 @@ mod tests {
             std::fs::write(self.path(name), text).unwrap();
         }
 
-        fn finder(&self, workspace: &str) -> Finder {
-            let dirs = Dirs {
+        fn dirs(&self) -> Dirs {
+            Dirs {
                 home: self.path("home"),
                 config: self.path("home/c"),
                 data: self.path("home/d"),
                 state: self.path("home/s"),
                 runtime: self.path("home/r"),
-            };
-            Finder {
-                workspace: Workspace::resolve(&self.path(workspace), &dirs).unwrap(),
-                access: CommonAccess::Parts,
-                dirs,
-                mount_points: Vec::new(),
             }
         }
 
         fn find(&self) -> Found {
-            self.finder("w").find(&[])
+            self.find_in("w", &self.dirs(), &[], &[])
+        }
+
+        fn find_in(
+            &self,
+            workspace: &str,
+            dirs: &Dirs,
+            masks: &[Mask],
+            points: &[MountPoint],
+        ) -> Found {
+            let workspace = Workspace::resolve(&self.path(workspace), &self.dirs()).unwrap();
+            let finder = Finder {
+                workspace: &workspace,
+                access: CommonAccess::Parts,
+                dirs,
+            };
+            finder.find(masks, points)
         }
 
         fn assert_refused(&self, why: &str) {
@@ -399,19 +421,21 @@ mod tests {
     #[test]
     fn places_that_are_no_workspace_are_no_repository_either() {
         let place = Place::new();
-        let mut finder = place.finder("w");
-        finder.dirs.state = place.path("r");
-        assert!(finder.find(&[]).mounts.is_empty());
-        let mut finder = place.finder("w");
-        finder.mount_points = vec![format!("{}/objects", place.path("r/.git").display())];
-        assert!(finder.find(&[]).mounts.is_empty());
+        let mut dirs = place.dirs();
+        dirs.state = place.path("r");
+        assert!(place.find_in("w", &dirs, &[], &[]).mounts.is_empty());
+        let dirs = place.dirs();
+        let point = MountPoint {
+            path: format!("{}/objects", place.path("r/.git").display()),
+            read_only: false,
+        };
+        assert!(place.find_in("w", &dirs, &[], &[point]).mounts.is_empty());
         let mask = Mask {
             target: MaskTarget::parse(place.path("r")).unwrap(),
             reason: None,
         };
-        let finder = place.finder("w");
-        assert!(finder.find(&[mask]).mounts.is_empty());
-        assert!(!finder.find(&[]).mounts.is_empty());
+        assert!(place.find_in("w", &dirs, &[mask], &[]).mounts.is_empty());
+        assert!(!place.find().mounts.is_empty());
     }
 
     #[test]
@@ -427,7 +451,10 @@ mod tests {
     fn worktrees_elsewhere_are_seen_to_be_there() {
         let place = Place::new();
         let expected = ["ro w/.git"];
-        assert_eq!(shown(&place.finder("r").find(&[]), &place.base), expected);
+        assert_eq!(
+            shown(&place.find_in("r", &place.dirs(), &[], &[]), &place.base),
+            expected
+        );
         for (name, pointer) in [
             ("inside", "r/x/.git"),
             ("gone", "no/such/.git"),
@@ -448,13 +475,18 @@ mod tests {
             std::fs::write(file, text).unwrap();
         }
         symlink("w", place.path("r/.git/worktrees/link")).unwrap();
-        let found = place.finder("r").find(&[]);
+        let found = place.find_in("r", &place.dirs(), &[], &[]);
         assert_eq!(shown(&found, &place.base), expected);
         assert!(found.notices.is_empty());
         // A whole directory behind a link is left alone.
         std::fs::rename(place.path("r/.git/worktrees"), place.path("moved")).unwrap();
         symlink(place.path("moved"), place.path("r/.git/worktrees")).unwrap();
-        assert!(place.finder("r").find(&[]).mounts.is_empty());
+        assert!(
+            place
+                .find_in("r", &place.dirs(), &[], &[])
+                .mounts
+                .is_empty()
+        );
     }
 
     #[test]

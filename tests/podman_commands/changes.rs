@@ -32,13 +32,6 @@ fn changes_are_told_once_by_every_kind_of_command() {
         "\".git/hooks/pre-commit\", which git on the host may execute or obey, was created during this command"
     );
     assert_eq!(told(&mut client, "true"), "");
-    let line = told(&mut client, "echo x >.umwelt.toml");
-    assert!(
-        line.starts_with(".umwelt.toml was created during this command; "),
-        "{line}"
-    );
-    assert!(line.contains("umwelt-ctl trust"), "{line}");
-
     let run = descriptors::exec(&mut client, &["touch", ".envrc"], b"");
     assert!(notices(&run.result).contains("\".envrc\", which direnv on the host"));
     let terminal = json!({"argv": ["rm", ".envrc"], "rows": 1, "cols": 1, "term": "dumb"});
@@ -55,7 +48,31 @@ fn changes_are_told_once_by_every_kind_of_command() {
         .iter()
         .map(|entry| entry.get("changes").is_some())
         .collect();
-    assert_eq!(changes, [false, true, false, true, true, true, true]);
+    assert_eq!(changes, [false, true, false, true, true, true]);
+    sandbox.end_and_check();
+}
+
+#[test]
+fn the_workspace_file_is_told_with_what_it_would_allow() {
+    let Some(sandbox) = Sandbox::start(Options::default()) else {
+        return;
+    };
+    let mut client = sandbox.client();
+    let command = "printf '[[grants]]\\npath = \"/srv/x\"\\nmode = \"rw\"\\n' >.umwelt.toml";
+    let lines = told(&mut client, command);
+    assert!(
+        lines.starts_with(".umwelt.toml was created during this command; nothing of it counts until the user accepts it; then it adds read-write access to \"/srv/x\""),
+        "{lines}"
+    );
+    // What stays until it is resolved, and no more of the change.
+    let lines = told(&mut client, "true");
+    assert!(lines.contains("umwelt-ctl trust"), "{lines}");
+    assert!(!lines.contains("during this command"), "{lines}");
+    let lines = told(&mut client, "rm .umwelt.toml");
+    assert_eq!(
+        lines,
+        ".umwelt.toml was removed during this command; it asks for nothing"
+    );
     sandbox.end_and_check();
 }
 

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
@@ -236,7 +236,7 @@ pub(crate) struct Sandbox {
     holder: Option<Client>,
     /// The process that serves.
     pub(crate) pid: u32,
-    pub(crate) place: Place,
+    pub(crate) place: Arc<Place>,
     has_ended: bool,
 }
 
@@ -246,7 +246,8 @@ impl Sandbox {
         host::qualifies().then(|| Sandbox::start_at(Place::new(options)))
     }
 
-    pub(crate) fn start_at(place: Place) -> Sandbox {
+    pub(crate) fn start_at(place: impl Into<Arc<Place>>) -> Sandbox {
+        let place = place.into();
         let mut child = place.spawn();
         let launched = place.options.launched;
         let mut client = wait_for("the socket", PATIENCE, || {
@@ -347,6 +348,12 @@ impl Sandbox {
         }
         drop(self.child.wait());
         gone
+    }
+
+    /// Ends it; its place is there for the next one.
+    pub(crate) fn end_and_keep(mut self) -> Arc<Place> {
+        assert!(self.end(), "umwelt-run did not end within {STOP_LIMIT:?}");
+        Arc::clone(&self.place)
     }
 
     /// Ends it and makes sure that nothing of it is left.

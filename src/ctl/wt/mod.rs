@@ -17,6 +17,7 @@ use crate::ctl::NAME;
 use crate::ctl::args::{Args, Operands, Subcommand};
 use crate::ctl::place::Place;
 use crate::error::Error;
+use crate::text::shell_word;
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "wt",
@@ -67,7 +68,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
             let name = name.to_str().unwrap_or("\u{fffd}");
             add::run(&site()?, Path::new(repo), Some(name), args.branch)
         }
-        ("rm", [path]) => rm::run(&site()?, Path::new(path), args.force),
+        ("rm", [path]) => rm::run(&site()?, Path::new(path), args.flags.contains(&"force")),
         ("list", []) => list::run(&site()?, Path::new("."), args.json),
         ("list", [repo]) => list::run(&site()?, Path::new(repo), args.json),
         _ => Err(Error::Usage(format!(
@@ -79,7 +80,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
 fn check_options(action: &str, args: &Args) -> Result<(), Error> {
     let given = [
         ("--branch", "add", args.branch.is_some()),
-        ("--force", "rm", args.force),
+        ("--force", "rm", args.flags.contains(&"force")),
         ("--json", "list", args.json),
     ];
     match given.into_iter().find(|(_, of, is)| *is && *of != action) {
@@ -138,7 +139,7 @@ pub(crate) enum WorktreeError {
 
 impl WorktreeError {
     pub(crate) fn hint(&self) -> Option<String> {
-        let quoted = |path: &Path| super::quoted(&path.to_string_lossy());
+        let quoted = |path: &Path| shell_word(&path.to_string_lossy());
         match self {
             WorktreeError::NotARepository { .. } => {
                 Some("name the top of a git repository, or a bare one".to_owned())
