@@ -17,6 +17,9 @@ mod mcp;
 mod places;
 mod podman;
 mod policy;
+// Used from the orchestration of the gateway on.
+#[allow(dead_code)]
+mod registries;
 mod run;
 mod sys;
 mod text;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use crate::config::egress::{EgressConfig, Layer, RawEgress, RawHost, read_egress};
 use crate::config::mask::{Mask, MaskTarget, check_reason};
 use crate::config::source::Source;
 use crate::config::value::{expand_path, parse_size};
@@ -30,6 +31,8 @@ pub(crate) struct Config {
     pub(crate) mounts: Vec<BaseMount>,
     pub(crate) masks: Vec<Mask>,
     pub(crate) worktrees: Worktrees,
+    /// Holds for workspaces that have the network enabled.
+    pub(crate) egress: EgressConfig,
 }
 
 /// What all of a sandbox together may take. Also told to clients as it is.
@@ -82,6 +85,10 @@ struct Raw {
     mask: Vec<RawMask>,
     #[serde(default)]
     worktrees: RawWorktrees,
+    #[serde(default)]
+    egress: RawEgress,
+    #[serde(default)]
+    hosts: Vec<RawHost>,
 }
 
 #[derive(Default, Deserialize)]
@@ -218,6 +225,8 @@ impl Reader<'_> {
                 .collect::<Result<_, _>>()?,
             masks: self.masks(raw.mask, masks)?,
             worktrees: worktrees::read(self, raw.worktrees, base.map(|b| &b.worktrees))?,
+            egress: read_egress(self.source(), raw.egress, raw.hosts, Layer::Base)?
+                .or_shipped(base.map(|b| &b.egress)),
         };
         Ok(config)
     }
@@ -459,6 +468,7 @@ fn check_mount_path(path: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::egress::Registry;
 
     fn read(text: &str) -> Result<Config, String> {
         let home = Path::new("/home/u");
@@ -523,6 +533,18 @@ mod tests {
     }
 
     #[test]
+    fn egress_rules_are_the_users_own_and_switches_have_shipped_values() {
+        let shipped = read("").unwrap().egress;
+        assert!(shipped.https.is_empty() && !shipped.enabled);
+        assert_eq!(shipped.registries, Some(vec![Registry::Pip]));
+        let text = "[egress]\nregistries = []\n[[egress.tcp]]\nhost = 'a.example.org'\nport = 1\n[[hosts]]\nname = 'a.example.org'\naddress = '192.0.2.1'\n";
+        let own = read(text).unwrap().egress;
+        assert_eq!(own.registries, Some(Vec::new()));
+        assert_eq!(own.verify_at_start, Some(false));
+        assert_eq!((own.tcp.len(), own.hosts.len()), (1, 1));
+    }
+
+    #[test]
     fn shipped_text_as_the_users_file_changes_nothing() {
         assert_eq!(read(SHIPPED).unwrap().masks, read("").unwrap().masks);
         assert!(read(SHIPPED).unwrap().mounts.contains(&BaseMount::Bind {
@@ -580,6 +602,7 @@ mod tests {
             ("[[mask]]\npath='/x'\nmode='rw'\n", "unknown field `mode`"),
             ("[mask]\npath='/x'\n", "line 1: invalid type"),
             ("image = 'a'\nimage = 'b'\n", "line 2: duplicate key"),
+            ("[egress]\nenabled = true\n", "line 2: egress.enabled: "),
             ("[resources]\ncpus = nan\n", "resources.cpus"),
         ];
         for (text, expected) in cases {

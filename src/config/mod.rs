@@ -1,14 +1,26 @@
 //! Configuration text -> types that mean something.
 
 mod base;
+#[allow(dead_code)]
+pub(crate) mod egress;
+// The three are used from the egress tool on.
+#[allow(dead_code)]
+pub(crate) mod egress_edit;
+#[allow(dead_code)]
+pub(crate) mod expect;
 mod file;
 pub(crate) mod mask;
+#[allow(dead_code)]
+pub(crate) mod rule;
 mod source;
+#[allow(dead_code)]
+mod tables;
 mod value;
 mod workspace_file;
 mod worktrees;
 
 pub(crate) use base::{BaseMount, Config, Resources};
+pub(crate) use file::load as load_file;
 pub(crate) use mask::{Mask, MaskTarget};
 pub(crate) use workspace_file::{GrantMode, PersistedGrant, WorkspaceFile, edit};
 pub(crate) use worktrees::{CommonAccess, Worktrees};

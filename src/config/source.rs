@@ -51,7 +51,7 @@ impl Source<'_> {
         }
     }
 
-    fn line(&self, at: usize) -> usize {
+    pub(super) fn line(&self, at: usize) -> usize {
         self.text
             .bytes()
             .take(at)

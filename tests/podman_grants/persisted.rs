@@ -57,7 +57,7 @@ fn persisted_grant_is_there_after_a_restart_and_gone_after_revoke() {
     client.output(&format!("touch {a:?}/made"));
     let reply = revoked(&mut client, &a);
     assert_eq!(reply["persisted"], true, "{reply}");
-    fails(&mut client, &format!("ls {a:?}"));
+    fails(&mut client, &format!("ls {a:?}/file"));
 
     let (sandbox, mut client) = restart(sandbox);
     assert_eq!(listed(&mut client, &a), None);
