@@ -8,13 +8,13 @@ mod audit;
 mod denial;
 mod dns;
 mod http;
+mod inspected;
 mod listen;
 mod live;
 mod options;
 mod path;
 mod proxy;
 mod shared;
-mod socks5;
 mod tls;
 mod upstream;
 
@@ -232,7 +232,7 @@ impl Gateway {
             Change::None => {}
             Change::Rules(rules) => {
                 let summary = rules.summary();
-                self.shared.replace_rules(rules);
+                self.shared.replace_rules(*rules);
                 for worker in &self.workers {
                     worker.send(Mail::PolicyChanged);
                 }
@@ -295,7 +295,7 @@ fn first_policy(policy: &mut PolicyFile, options: &Options) -> Result<Rules, Gat
         why,
     };
     match policy.look() {
-        Change::Rules(rules) => Ok(rules),
+        Change::Rules(rules) => Ok(*rules),
         Change::Broken(why) => Err(broken(why)),
         Change::None => Err(broken("it was not read".to_owned())),
     }

@@ -8,8 +8,8 @@ use mio::event::Event;
 
 use crate::gateway::dns::ResolveError;
 use crate::gateway::http::head::MAX_HEAD;
+use crate::gateway::inspected::inspection::{CLOSE_LIMIT, HEAD_LIMIT, Inspection, Next};
 use crate::gateway::proxy::context::{Context, READ};
-use crate::gateway::proxy::inspect::{CLOSE_LIMIT, HEAD_LIMIT, Inspection, Next};
 use crate::gateway::proxy::opening::{self, Hello, Turn};
 use crate::gateway::proxy::relay::Relay;
 use crate::gateway::proxy::socket::{Received, Socket};

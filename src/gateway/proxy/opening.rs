@@ -10,12 +10,12 @@ use crate::gateway::denial::{self, Cause, Denial, Sending, Wanted};
 use crate::gateway::http::authority::Authority;
 use crate::gateway::http::fields::Meaning;
 use crate::gateway::http::head;
+use crate::gateway::inspected::inspection::{Inspection, Next};
+use crate::gateway::inspected::judge::{self, Refused};
 use crate::gateway::proxy::context::Context;
-use crate::gateway::proxy::inspect::{Inspection, Next};
-use crate::gateway::proxy::judge::{self, Refused};
 use crate::gateway::proxy::relay::{Allowed, Kind, Relay};
 use crate::gateway::proxy::socket::Socket;
-use crate::gateway::socks5::{self, Asked, Reply};
+use crate::gateway::proxy::socks5::{self, Asked, Reply};
 use crate::gateway::tls::hello::{self, Alert, HelloError};
 use crate::gateway::upstream::dial::Caller;
 use crate::policy::decide::{ConnectVerdict, Refusal};
@@ -70,15 +70,17 @@ pub(crate) fn connect(bytes: &mut Vec<u8>, client: &mut Socket, context: &mut Co
     }
 }
 
-type Unconnected = (Refused, Option<Authority>);
+type Unconnected = (Box<Refused>, Option<Authority>);
 
 fn judge_connect(head: &[u8], context: &mut Context) -> Result<Hello, Unconnected> {
     let mut room = head::no_fields();
-    let (head, fields) =
-        head::parse_request(head, &mut room).map_err(|error| (Refused::of_head(error), None))?;
-    let refuse = |denial: Denial| Refused {
-        method: Some(text::printable(head.method).chars().take(32).collect()),
-        ..Refused::whole(denial)
+    let (head, fields) = head::parse_request(head, &mut room)
+        .map_err(|error| (Box::new(Refused::of_head(error)), None))?;
+    let refuse = |denial: Denial| {
+        Box::new(Refused {
+            method: Some(text::printable(head.method).chars().take(32).collect()),
+            ..Refused::whole(denial)
+        })
     };
     if head.method != "CONNECT" {
         return Err((refuse(not_connect(head.target)), plain_target(head.target)));

@@ -11,9 +11,9 @@ use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
 
 use crate::gateway::dns::ResolveError;
+use crate::gateway::inspected::inspection::Next;
 use crate::gateway::proxy::connection::Connection;
 use crate::gateway::proxy::context::{Context, Owner};
-use crate::gateway::proxy::inspect::Next;
 use crate::gateway::shared::Shared;
 use crate::gateway::upstream::dial::Caller;
 use crate::gateway::upstream::pool;

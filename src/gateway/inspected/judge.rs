@@ -72,22 +72,27 @@ pub(crate) fn judge(
     target: &Authority,
     host_field: &str,
     context: &mut Context,
-) -> Result<Request, Refused> {
+) -> Result<Request, Box<Refused>> {
     let mut room = head::no_fields();
-    let (head, fields) = head::parse_request(bytes, &mut room).map_err(Refused::of_head)?;
-    let refuse = |denial: Denial| Refused {
-        method: Some(head.method.chars().take(32).collect()),
-        ..Refused::whole(denial)
+    let (head, fields) =
+        head::parse_request(bytes, &mut room).map_err(|error| Box::new(Refused::of_head(error)))?;
+    let refuse = |denial: Denial| {
+        Box::new(Refused {
+            method: Some(head.method.chars().take(32).collect()),
+            ..Refused::whole(denial)
+        })
     };
     let meaning = Meaning::of(fields).map_err(|error| refuse(of_field(error)))?;
     let parsed = check_form(&head, &meaning, target).map_err(refuse)?;
     let websocket = check_upgrade(&head, &meaning).map_err(refuse)?;
     let has_body = !matches!(meaning.framing, Framing::Unsaid | Framing::Length(0));
-    let known = |denial: Denial| Refused {
-        path: Some(parsed.path.clone()),
-        // The next head comes after a body that nobody has read.
-        close: has_body || meaning.close,
-        ..refuse(denial)
+    let known = |denial: Denial| {
+        Box::new(Refused {
+            path: Some(parsed.path.clone()),
+            // The next head comes after a body that nobody has read.
+            close: has_body || meaning.close,
+            ..*refuse(denial)
+        })
     };
     let rule = context
         .rules

@@ -8,8 +8,8 @@ use crate::gateway::http::body::{Body, BodyError, Chunked};
 use crate::gateway::http::fields::{FieldError, Framing, Meaning};
 use crate::gateway::http::head::{self, HeadError, ResponseHead};
 use crate::gateway::http::rewrite::{self, Delivery};
+use crate::gateway::inspected::judge::Request;
 use crate::gateway::proxy::context::Context;
-use crate::gateway::proxy::judge::Request;
 use crate::gateway::tls::session::{Session, SessionError};
 
 /// Interim responses to one request.

@@ -12,9 +12,9 @@ use crate::gateway::denial::{self, Cause, Denial};
 use crate::gateway::dns::ResolveError;
 use crate::gateway::http::authority::Authority;
 use crate::gateway::http::body::{Body, BodyError};
+use crate::gateway::inspected::judge::{Refused, Request};
+use crate::gateway::inspected::response::{Broken, Response};
 use crate::gateway::proxy::context::{Context, Owner};
-use crate::gateway::proxy::judge::{Refused, Request};
-use crate::gateway::proxy::response::{Broken, Response};
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::tls::session::Session;
 use crate::gateway::upstream::dial::{Caller, Dial, DialError};
@@ -99,7 +99,7 @@ impl Exchange {
         target: &Arc<Authority>,
         caller: Caller,
         context: &mut Context,
-    ) -> Result<Exchange, Refused> {
+    ) -> Result<Exchange, Box<Refused>> {
         let key = Key {
             target: target.clone(),
             private: request.private,
@@ -121,7 +121,7 @@ impl Exchange {
         };
         match found {
             Ok(()) => Ok(exchange),
-            Err(error) => Err(exchange.refused(&error.into())),
+            Err(error) => Err(Box::new(exchange.refused(&error.into()))),
         }
     }
 
