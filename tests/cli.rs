@@ -23,7 +23,7 @@ const NAMES: [&str; 7] = [
     "umwelt-gateway",
 ];
 /// Names that only a later version gives something to do.
-const RESERVED: [&str; 3] = ["umwelt-nft-hook", "umwelt-install", "umwelt-gateway"];
+const RESERVED: [&str; 2] = ["umwelt-nft-hook", "umwelt-install"];
 const SUBCOMMANDS: [&str; 5] = ["status", "stop", "exec", "shell", "list"];
 
 fn run_as(arg0: &str, args: &[&str]) -> Output {

@@ -267,3 +267,44 @@ fn the_wrong_authority_and_missing_files_refuse_the_start() {
         .unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("is not that of the authority's key"));
 }
+
+#[test]
+fn a_rule_that_goes_between_connect_and_tls_does_not_count_any_more() {
+    for inspect in [true, false] {
+        let setup = Setup::new();
+        let server = Server::echo(&setup.pki);
+        let mut rule = https("a.example.org", server.port, &["*"]);
+        rule["inspect"] = serde_json::json!(inspect);
+        let mut gateway = setup.start(&policy(&[rule], &[]));
+        let (stream, _) = connect(&gateway, &format!("a.example.org:{}", server.port));
+        gateway.change_policy(&policy(&[], &[]).to_string());
+        let trust = crate::client::config(&gateway.pki.gateway, &[]);
+        let error = Client::over(stream, "a.example.org", trust).err().unwrap();
+        assert!(error.contains("AccessDenied"), "{error}");
+        assert_eq!(server.connections(), 0);
+    }
+}
+
+#[test]
+fn a_full_audit_file_is_moved_aside() {
+    let mut setup = Setup::new();
+    let server = Server::echo(&setup.pki);
+    setup.more = ["--audit-size", "2000", "--audit-keep", "2"]
+        .map(str::to_owned)
+        .to_vec();
+    let gateway = setup.start(&policy(&[https("a.example.org", server.port, &["*"])], &[]));
+    let host = format!("a.example.org:{}", server.port);
+    let mut client = Client::open(&gateway, "a.example.org", server.port);
+    for _ in 0..60 {
+        assert_eq!(client.get(&host, "/").status, 200);
+    }
+    let names = std::fs::read_dir(gateway.dir.path()).unwrap();
+    let audits = names.filter(|name| {
+        name.as_ref()
+            .unwrap()
+            .file_name()
+            .to_string_lossy()
+            .starts_with("audit")
+    });
+    assert_eq!(audits.count(), 3);
+}

@@ -102,7 +102,6 @@ pub(crate) fn judge(
     if !context.shared.audit.is_ready() {
         return Err(known(audit_unavailable()));
     }
-    let mut out = context.buffer();
     let judged = Judged {
         head: &head,
         fields,
@@ -111,21 +110,27 @@ pub(crate) fn judge(
         host: host_field,
         websocket,
     };
+    let mut out = context.buffer();
     rewrite::write_request(&mut out, &judged);
     Ok(Request {
         method: head.method.to_owned(),
         path: parsed.path,
         head: out,
-        body: match meaning.framing {
-            Framing::Unsaid => Body::Done,
-            Framing::Length(length) => Body::Length(length),
-            Framing::Chunked => Body::Chunked(Chunked::new()),
-        },
+        body: body_of(meaning.framing),
         websocket,
         close: meaning.close,
         private,
         rule,
     })
+}
+
+fn body_of(framing: Framing) -> Body {
+    match framing {
+        // A request without framing has no body.
+        Framing::Unsaid => Body::Done,
+        Framing::Length(length) => Body::Length(length),
+        Framing::Chunked => Body::Chunked(Chunked::new()),
+    }
 }
 
 pub(crate) fn audit_unavailable() -> Denial {
