@@ -103,6 +103,7 @@ impl Exchange {
         let key = Key {
             target: target.clone(),
             private: request.private,
+            generation: context.generation,
         };
         let mut exchange = Exchange {
             response: Response::new(&request),

@@ -83,6 +83,8 @@ pub(crate) struct Context {
     pub(crate) shared: Arc<Shared>,
     /// As of this turn.
     pub(crate) rules: Arc<Rules>,
+    /// Grows with each new policy.
+    pub(crate) generation: u64,
     pub(crate) registry: Registry,
     pub(crate) slots: Slots,
     pub(crate) pool: Pool,
@@ -99,6 +101,7 @@ impl Context {
     pub(crate) fn new(shared: Arc<Shared>, registry: Registry, worker: usize) -> Context {
         Context {
             rules: shared.rules(),
+            generation: 0,
             shared,
             registry,
             slots: Slots::default(),

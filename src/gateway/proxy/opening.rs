@@ -10,7 +10,7 @@ use crate::gateway::audit::Record;
 use crate::gateway::denial::{self, Cause, Denial, Sending, Wanted};
 use crate::gateway::http::authority::Authority;
 use crate::gateway::http::fields::Meaning;
-use crate::gateway::http::head;
+use crate::gateway::http::head::{self, Scan};
 use crate::gateway::inspected::inspection::{Inspection, Next};
 use crate::gateway::inspected::judge::{self, Refused};
 use crate::gateway::proxy::context::Context;
@@ -41,8 +41,13 @@ pub(crate) struct Hello {
 }
 
 /// On the HTTP port.
-pub(crate) fn connect(bytes: &mut Vec<u8>, client: &mut Socket, context: &mut Context) -> Turn {
-    let end = match head::find_end(bytes) {
+pub(crate) fn connect(
+    scan: &mut Scan,
+    bytes: &mut Vec<u8>,
+    client: &mut Socket,
+    context: &mut Context,
+) -> Turn {
+    let end = match scan.find_end(bytes) {
         Ok(None) => return Turn::Stay,
         Ok(Some(end)) => end,
         Err(error) => {

@@ -170,6 +170,7 @@ impl Worker {
     /// does not allow it.
     fn change_policy(&mut self) {
         self.context.rules = self.context.shared.rules();
+        self.context.generation += 1;
         pool::clear(&mut self.context);
         for index in 0..self.connections.len() {
             let is_allowed = match self.connections.get(index) {
