@@ -336,3 +336,28 @@ fn an_old_connect_without_host_field_works() {
         200
     );
 }
+
+#[test]
+fn an_ipv6_literal_is_a_host_in_brackets() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        eprintln!("left out: there is no IPv6 on the loopback interface");
+        return;
+    }
+    let setup = Setup::new();
+    let server = Server::echo_at("::1", rustls::ALL_VERSIONS, &setup.pki);
+    let gateway = setup.start(&policy(&[https("::1", server.port, &["*"])], &[]));
+    for host in ["[::1]", "[0:0::0:1]"] {
+        let field = format!("{host}:{}", server.port);
+        let answer = Client::open(&gateway, "[::1]", server.port).get(&field, "/");
+        assert_eq!(answer.status, 200, "{field}");
+        assert!(
+            server
+                .next_seen()
+                .contains(&format!("Host: [::1]:{}", server.port))
+        );
+    }
+    let (_, head) = connect(&gateway, &format!("::1:{}", server.port));
+    assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+    let (_, head) = connect(&gateway, &format!("[::ffff:127.0.0.1]:{}", server.port));
+    assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+}

@@ -218,6 +218,13 @@ fn a_client_that_never_finishes_its_head_is_let_go() {
     let silent = gateway.connect();
     let mut half_connect = gateway.connect();
     half_connect.write_all(b"CONNECT a.example").unwrap();
+    // Byte after byte makes it no longer.
+    let mut drip = half_connect.try_clone().unwrap();
+    std::thread::spawn(move || {
+        while drip.write_all(b"x").is_ok() {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
     let (mut half_hello, _) = connect(&gateway, &target);
     half_hello.write_all(&[0x16, 3, 1, 2]).unwrap();
     let mut half_head = Client::open(&gateway, "a.example.org", server.port);

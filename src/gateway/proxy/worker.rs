@@ -65,6 +65,8 @@ pub(crate) struct Worker {
     socks_due: Due,
     next_sweep: Instant,
     held: usize,
+    /// Of connections that could not be taken, since there were none.
+    warned: bool,
     stopping: bool,
 }
 
@@ -106,6 +108,7 @@ impl Worker {
             http_due: Due::Now,
             socks_due: Due::Now,
             held: 0,
+            warned: false,
             stopping: false,
         })
     }
@@ -225,6 +228,7 @@ impl Worker {
         if let Some(connection) = self.connections.get_mut(index).and_then(Option::take) {
             self.held = self.held.saturating_sub(connection.held());
             self.count -= 1;
+            self.warned &= self.count > 0;
             self.free.push(index);
             connection.end(why, &mut self.context);
         }
@@ -257,7 +261,7 @@ impl Worker {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Due::OnEvent,
                 Err(error) => {
-                    log::warn!("cannot accept a connection: {error}");
+                    self.warn(&error);
                     return Due::Later;
                 }
             }
@@ -270,7 +274,7 @@ impl Worker {
         let socket = match self.context.adopt(stream, Owner::Client(index)) {
             Ok(socket) => socket,
             Err(error) => {
-                log::warn!("cannot watch a connection: {error}");
+                self.warn(&error);
                 self.free.push(index);
                 return;
             }
@@ -287,6 +291,13 @@ impl Worker {
         }
         self.count += 1;
         self.with(index, Connection::drive);
+    }
+
+    /// Once in a while: whoever opens connections could fill the log.
+    fn warn(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.warned, true) {
+            log::warn!("cannot take connections: {error}");
+        }
     }
 
     fn sweep(&mut self) {
