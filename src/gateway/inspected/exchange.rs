@@ -180,14 +180,15 @@ impl Exchange {
         self.response.is_switched()
     }
 
-    /// Whether body bytes can be sent on at once.
+    /// Whether body bytes are missing that can be sent on.
+    pub(crate) fn takes_body(&self) -> bool {
+        self.head_sent && !self.request.body.is_done()
+    }
+
+    /// Whether to read more of them: what was read before has gone.
     pub(crate) fn wants_body(&self) -> bool {
-        match &self.server {
-            Server::Linked(link) => {
-                self.head_sent && !self.request.body.is_done() && link.socket.is_flushed()
-            }
-            _ => false,
-        }
+        let is_free = matches!(&self.server, Server::Linked(link) if link.socket.is_flushed());
+        is_free && self.takes_body()
     }
 
     /// Whether the client has nothing more to say about it.

@@ -172,7 +172,7 @@ impl Inspection {
             let sent = match exchange {
                 // What follows a mistake is not looked at any more.
                 _ if trouble.is_some() => Ok(data.len()),
-                Some(exchange) if plain.is_empty() && exchange.wants_body() => {
+                Some(exchange) if plain.is_empty() && exchange.takes_body() => {
                     exchange.send_body(data)
                 }
                 _ => Ok(0),
