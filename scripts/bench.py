@@ -36,6 +36,12 @@ BACKSTOP_SECONDS = 5
 # How each of them waits.
 WAITS = {"umwelt-run": "epoll_wait(", "umwelt-mcp": "ppoll("}
 MIB = 1 << 20
+WATCHED = (
+    [".umwelt.toml", ".envrc", ".mcp.json", "AGENTS.md", "CLAUDE.md", ".vscode/tasks.json"]
+    + [".git/config", ".git/HEAD", ".pre-commit-config.yaml", ".devcontainer/devcontainer.json"]
+    + [f".git/hooks/hook-{number}" for number in range(10)]
+    + [f".claude/commands/command-{number}.md" for number in range(20)]
+)
 
 
 def say(text):
@@ -285,6 +291,26 @@ def bench_calls(table, place, mcp):
     return statistics.median(calls)
 
 
+def bench_notices(table, place, mcp):
+    """What a look at the files that the host obeys costs, with many of them there."""
+
+    def calls():
+        return [timed(mcp.shell, "true") for _ in range(CALLS)]
+
+    without = calls()
+    for name in WATCHED:
+        path = place.workspace / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    # This one tells of them.
+    mcp.shell("true")
+    watched = calls()
+    peer = ("shell true without them", statistics.median(without))
+    samples = {"umwelt": watched, "peer": without}
+    name = f"shell true, {len(WATCHED)} files watched"
+    table.add(name, statistics.median(watched), "s", 1.1, peer, samples)
+
+
 def bench_concurrency(table, mcp, call):
     one = statistics.median(timed(mcp.shell, "sleep 1") for _ in range(3))
     many = timed(mcp.shells, "sleep 1", CONCURRENT)
@@ -426,6 +452,7 @@ def main():
         mcp.shell("true")
         status = api.call("status")
         call = bench_calls(table, place, mcp)
+        bench_notices(table, place, mcp)
         bench_concurrency(table, mcp, call)
         bench_stream(table, place, mcp, status["pid"])
         # After the work, so that what it left behind counts.

@@ -55,8 +55,9 @@ impl Applet {
             Applet::Run => crate::run::main(args),
             Applet::Ctl => crate::ctl::main(args),
             Applet::Init => crate::init::main(args),
+            Applet::NftHook => crate::nft::hook::main(args),
             Applet::Gateway => crate::gateway::main(args),
-            Applet::NftHook | Applet::Install => Err(Error::NotBuilt(self.name())),
+            Applet::Install => Err(Error::NotBuilt(self.name())),
         }
     }
 }

@@ -134,7 +134,7 @@ pub(crate) fn create_private(path: &Path) -> Result<(), DirsError> {
     check_private(path)
 }
 
-fn check_private(path: &Path) -> Result<(), DirsError> {
+pub(crate) fn check_private(path: &Path) -> Result<(), DirsError> {
     let metadata =
         std::fs::metadata(path).map_err(|error| DirsError::Stat(path.to_owned(), error))?;
     if !metadata.is_dir() {

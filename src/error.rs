@@ -9,9 +9,11 @@ use crate::config::ConfigError;
 use crate::ctl::CtlError;
 use crate::dirs::DirsError;
 use crate::gateway::GatewayError;
+use crate::nft::NftError;
 use crate::podman::PodmanError;
 use crate::run::preflight::PreflightError;
 use crate::run::verify::VerifyError;
+use crate::trust::TrustError;
 use crate::workspace::WorkspaceError;
 
 /// Exit codes of all applets; `umwelt-run` documents them as its interface.
@@ -35,12 +37,14 @@ pub(crate) enum Error {
     Dirs(DirsError),
     Workspace(WorkspaceError),
     Preflight(PreflightError),
+    Nft(NftError),
     Podman(PodmanError),
     Verify(VerifyError),
     /// An answer of the control plane, or the lack of one.
     Api(ApiError),
     Ctl(CtlError),
     Gateway(GatewayError),
+    Trust(TrustError),
     Io {
         what: String,
         source: io::Error,
@@ -62,14 +66,17 @@ impl Error {
             | Error::Usage(_)
             | Error::Config(_)
             | Error::Dirs(_)
-            | Error::Workspace(_) => exit_code::USAGE,
+            | Error::Workspace(_)
+            | Error::Trust(TrustError::Config(_)) => exit_code::USAGE,
             Error::Preflight(error) => error.exit_code(),
             Error::Api(error) => error.kind.exit_code(),
             Error::NotBuilt(_)
+            | Error::Nft(_)
             | Error::Podman(_)
             | Error::Verify(_)
             | Error::Ctl(_)
             | Error::Gateway(_)
+            | Error::Trust(_)
             | Error::Io { .. } => exit_code::FAILURE,
         }
     }
@@ -86,11 +93,13 @@ impl Error {
             Error::Dirs(error) => error.hint(),
             Error::Workspace(error) => error.hint(),
             Error::Preflight(error) => error.hint(),
+            Error::Nft(error) => error.hint(),
             Error::Podman(error) => error.hint(),
             Error::Verify(error) => error.hint(),
             Error::Api(error) => error.hint.clone(),
             Error::Ctl(error) => error.hint(),
             Error::Gateway(error) => error.hint(),
+            Error::Trust(error) => error.hint(),
             Error::NotBuilt(_) | Error::Io { .. } => None,
         }
     }
@@ -107,11 +116,13 @@ impl fmt::Display for Error {
             Error::Dirs(error) => error.fmt(f),
             Error::Workspace(error) => error.fmt(f),
             Error::Preflight(error) => error.fmt(f),
+            Error::Nft(error) => error.fmt(f),
             Error::Podman(error) => error.fmt(f),
             Error::Verify(error) => error.fmt(f),
             Error::Api(error) => error.fmt(f),
             Error::Ctl(error) => error.fmt(f),
             Error::Gateway(error) => error.fmt(f),
+            Error::Trust(error) => error.fmt(f),
             Error::Io { what, source } => write!(f, "cannot {what}: {source}"),
         }
     }
@@ -151,11 +162,13 @@ from_layer! {
     DirsError => Dirs,
     WorkspaceError => Workspace,
     PreflightError => Preflight,
+    NftError => Nft,
     PodmanError => Podman,
     VerifyError => Verify,
     ApiError => Api,
     CtlError => Ctl,
     GatewayError => Gateway,
+    TrustError => Trust,
 }
 
 impl From<lexopt::Error> for Error {

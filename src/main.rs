@@ -5,20 +5,27 @@
 
 mod api;
 mod applet;
+mod attach;
 mod cli;
 mod config;
 mod ctl;
 mod dirs;
 mod error;
 mod gateway;
+mod gitdir;
 mod init;
 mod mcp;
+mod nft;
 mod places;
 mod podman;
 mod policy;
+// Used from the orchestration of the gateway on.
+#[allow(dead_code)]
+mod registries;
 mod run;
 mod sys;
 mod text;
+mod trust;
 mod workspace;
 
 use std::process::ExitCode;

@@ -113,6 +113,13 @@ pub(crate) fn real(path: &Path) -> PathBuf {
     trail(path).pop().unwrap_or_else(|| path.to_owned())
 }
 
+/// Every link that is passed on the way of an absolute path.
+pub(crate) fn links(path: &Path) -> Vec<PathBuf> {
+    let mut links = trail(path);
+    links.pop();
+    links
+}
+
 /// Every link that is passed on the way of an absolute path, and its end. The
 /// end need not exist: a link that dangles decides where a file is made.
 fn trail(path: &Path) -> Vec<PathBuf> {

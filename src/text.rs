@@ -62,6 +62,16 @@ pub(crate) fn is_unsafe(c: char) -> bool {
             | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
+/// A word as a shell reads it, for the command in a hint.
+pub(crate) fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
 fn push_escape(out: &mut String, c: char) {
     match c {
         '\n' => out.push_str("\\n"),
@@ -113,5 +123,11 @@ mod tests {
     fn ordinary_text_is_untouched() {
         let text = "naïve – 漢字 🎉\ttab\n";
         assert_eq!(show(text.as_bytes()).text, text);
+    }
+
+    #[test]
+    fn words_in_hints_survive_the_shell() {
+        assert_eq!(shell_word("/home/u/p-1"), "/home/u/p-1");
+        assert_eq!(shell_word("/a b/it's"), r"'/a b/it'\''s'");
     }
 }

@@ -105,8 +105,8 @@ impl Workspace {
             return Err(WorkspaceError::NotADirectory(real));
         }
         let shared = is_shared(&real).map_err(|error| WorkspaceError::Gone(real.clone(), error))?;
-        let refusal = shared.then(|| "it is shared with other users".to_owned());
-        if let Some(reason) = refusal.or_else(|| refusal_by_path(&real, dirs)) {
+        let shared = shared.then(|| "it is shared with other users".to_owned());
+        if let Some(reason) = shared.or_else(|| refusal(&real, dirs)) {
             return Err(WorkspaceError::Refused { path: real, reason });
         }
         let path = checked_text(&real)?;
@@ -197,7 +197,7 @@ fn identify(real: &Path) -> io::Result<FileId> {
 /// An alias is a convenience: one that cannot be mounted safely is left out.
 fn alias_of(alias: &Path, real: &Path, dirs: &Dirs) -> Option<String> {
     let same = std::fs::canonicalize(alias).is_ok_and(|resolved| resolved == real);
-    if !same || refusal_by_path(alias, dirs).is_some() {
+    if !same || refusal(alias, dirs).is_some() {
         return None;
     }
     checked_text(alias).ok()
@@ -233,8 +233,16 @@ const SYSTEM_TREES: [&str; 8] = [
 /// Trees under /var that belong to the system; the rest of /var is fine.
 const VAR_TREES: [&str; 6] = ["lib", "run", "log", "cache", "spool", "lock"];
 
-/// Why the (absolute, resolved) path cannot be a workspace, if it cannot.
-fn refusal_by_path(path: &Path, dirs: &Dirs) -> Option<String> {
+/// Why the (absolute, resolved) path cannot be a workspace, nor writable
+/// inside one's sandbox, if it cannot.
+pub(crate) fn refusal(path: &Path, dirs: &Dirs) -> Option<String> {
+    let places = places::of_user(dirs);
+    let mut given_away = places.iter().filter_map(|place| place.refusal(path));
+    system_refusal(path, dirs).or_else(|| given_away.next())
+}
+
+/// Why the path is not even shown: the home itself, and what is the system's.
+pub(crate) fn system_refusal(path: &Path, dirs: &Dirs) -> Option<String> {
     if path == Path::new("/") {
         return Some("it is the root of the file system".to_owned());
     }
@@ -250,9 +258,7 @@ fn refusal_by_path(path: &Path, dirs: &Dirs) -> Option<String> {
     {
         return Some(format!("it lies in {tree:?}, which belongs to the system"));
     }
-    places::of_user(dirs)
-        .iter()
-        .find_map(|place| place.refusal(path))
+    None
 }
 
 fn system_tree(path: &Path) -> Option<PathBuf> {
@@ -364,7 +370,7 @@ mod tests {
     }
 
     fn refused(path: &str) -> bool {
-        refusal_by_path(Path::new(path), &dirs(Path::new("/home/u"))).is_some()
+        refusal(Path::new(path), &dirs(Path::new("/home/u"))).is_some()
     }
 
     #[test]
@@ -487,8 +493,8 @@ mod tests {
     #[test]
     fn root_with_its_own_home_may_have_projects_there() {
         let dirs = dirs(Path::new("/root"));
-        assert!(refusal_by_path(Path::new("/root/p"), &dirs).is_none());
-        assert!(refusal_by_path(Path::new("/root"), &dirs).is_some());
+        assert!(refusal(Path::new("/root/p"), &dirs).is_none());
+        assert!(refusal(Path::new("/root"), &dirs).is_some());
     }
 
     #[test]

@@ -14,8 +14,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Part of [`ListReply`], as the configuration has it.
-pub(crate) use crate::config::Resources;
+/// Parts of [`Grant`] and [`ListReply`], as the configuration has them.
+pub(crate) use crate::config::{GrantMode, Resources};
 
 /// Raised whenever a client of the old version could misread the new one.
 pub(crate) const API_VERSION: u32 = 1;
@@ -122,13 +122,6 @@ pub(crate) struct Grant {
     /// Says that the path is a single file, which can only be read.
     #[serde(default)]
     pub(crate) file: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum GrantMode {
-    Ro,
-    Rw,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -263,7 +256,6 @@ pub(crate) struct MountEntry {
 }
 
 /// The answer to `grant` and `revoke`.
-#[allow(dead_code)]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ChangeReply {
     /// The path with its links resolved: what was in fact granted or revoked.
@@ -283,7 +275,6 @@ pub(crate) struct ChangeReply {
 }
 
 /// How a changed mount set has reached the sandbox.
-#[allow(dead_code)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Applied {
@@ -352,6 +343,9 @@ pub(crate) struct ExecReply {
     #[serde(flatten)]
     pub(crate) outcome: Outcome,
     pub(crate) duration_ms: u64,
+    /// One line each, already safe to show.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) notices: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use crate::config::egress::{EgressConfig, Layer, RawEgress, RawHost, read_egress};
 use crate::config::mask::{Mask, MaskTarget, check_reason};
+use crate::config::source::Source;
 use crate::config::value::{expand_path, parse_size};
+use crate::config::worktrees::{self, RawWorktrees, Worktrees};
 use crate::config::{ConfigError, file};
 use crate::dirs::Dirs;
 
@@ -23,8 +26,13 @@ pub(crate) struct Config {
     pub(crate) resources: Resources,
     pub(crate) shell: ShellLimits,
     pub(crate) scratch: ScratchSizes,
+    /// Only what lies in one of these can be granted.
+    pub(crate) grant_roots: Vec<PathBuf>,
     pub(crate) mounts: Vec<BaseMount>,
     pub(crate) masks: Vec<Mask>,
+    pub(crate) worktrees: Worktrees,
+    /// Holds for workspaces that have the network enabled.
+    pub(crate) egress: EgressConfig,
 }
 
 /// What all of a sandbox together may take. Also told to clients as it is.
@@ -65,6 +73,7 @@ struct Raw {
     session_prefix: Option<Spanned<String>>,
     fallback_workspace: Option<Spanned<String>>,
     inject_git_identity: Option<bool>,
+    grant_roots: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     resources: RawResources,
     #[serde(default)]
@@ -74,6 +83,12 @@ struct Raw {
     mounts: Option<Vec<RawMount>>,
     #[serde(default)]
     mask: Vec<RawMask>,
+    #[serde(default)]
+    worktrees: RawWorktrees,
+    #[serde(default)]
+    egress: RawEgress,
+    #[serde(default)]
+    hosts: Vec<RawHost>,
 }
 
 #[derive(Default, Deserialize)]
@@ -159,10 +174,10 @@ impl Config {
 }
 
 /// One file on its way to a `Config`, for errors that name file, line and key.
-struct Reader<'a> {
+pub(super) struct Reader<'a> {
     path: &'a Path,
     text: &'a str,
-    home: &'a Path,
+    pub(super) home: &'a Path,
 }
 
 impl Reader<'_> {
@@ -201,6 +216,7 @@ impl Reader<'_> {
             resources: self.resources(raw.resources, base.map(|b| &b.resources))?,
             shell: self.shell(raw.shell, base.map(|b| &b.shell))?,
             scratch: self.scratch(raw.scratch, base.map(|b| &b.scratch))?,
+            grant_roots: self.grant_roots(raw.grant_roots, base)?,
             mounts: raw
                 .mounts
                 .unwrap_or_default()
@@ -208,6 +224,9 @@ impl Reader<'_> {
                 .map(|raw| self.mount(raw))
                 .collect::<Result<_, _>>()?,
             masks: self.masks(raw.mask, masks)?,
+            worktrees: worktrees::read(self, raw.worktrees, base.map(|b| &b.worktrees))?,
+            egress: read_egress(self.source(), raw.egress, raw.hosts, Layer::Base)?
+                .or_shipped(base.map(|b| &b.egress)),
         };
         Ok(config)
     }
@@ -285,6 +304,19 @@ impl Reader<'_> {
         })
     }
 
+    fn grant_roots(
+        &self,
+        raw: Option<Vec<Spanned<String>>>,
+        base: Option<&Config>,
+    ) -> Result<Vec<PathBuf>, ConfigError> {
+        let Some(raw) = raw else {
+            return Ok(base.map(|b| b.grant_roots.clone()).unwrap_or_default());
+        };
+        raw.into_iter()
+            .map(|raw| self.check("grant_roots", raw, |text| expand_path(&text, self.home)))
+            .collect()
+    }
+
     fn mount(&self, raw: RawMount) -> Result<BaseMount, ConfigError> {
         let at = raw.path.span().start;
         let path = self.check("mounts.path", raw.path, |text| {
@@ -355,49 +387,28 @@ impl Reader<'_> {
         }
     }
 
-    fn check<T, U>(
+    pub(super) fn check<T, U>(
         &self,
         key: &str,
         raw: Spanned<T>,
         check: impl FnOnce(T) -> Result<U, String>,
     ) -> Result<U, ConfigError> {
-        let at = raw.span().start;
-        check(raw.into_inner()).map_err(|message| self.error(at, key, message))
+        self.source().check(key, raw, check)
     }
 
     fn syntax_error(&self, error: &toml::de::Error) -> ConfigError {
-        let at = error.span().map_or(0, |span| span.start);
-        let message = error.message().trim().replace('\n', "; ");
-        // serde does not tell the key of a value of the wrong type; it stands
-        // before it on its line.
-        let before = self.text.get(..at).unwrap_or_default();
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        let key = line
-            .split_once('=')
-            .map(|(key, _)| format!("{}: ", key.trim()));
-        ConfigError::Syntax {
-            path: self.path.to_owned(),
-            line: self.line(at),
-            message: format!("{}{message}", key.unwrap_or_default()),
-        }
+        self.source().syntax_error(error)
     }
 
     fn error(&self, at: usize, key: &str, message: String) -> ConfigError {
-        ConfigError::Value {
-            path: self.path.to_owned(),
-            line: self.line(at),
-            key: key.to_owned(),
-            message,
-        }
+        self.source().error(at, key, message)
     }
 
-    fn line(&self, at: usize) -> usize {
-        self.text
-            .bytes()
-            .take(at)
-            .filter(|byte| *byte == b'\n')
-            .count()
-            + 1
+    fn source(&self) -> Source<'_> {
+        Source {
+            path: self.path,
+            text: self.text,
+        }
     }
 }
 
@@ -457,6 +468,7 @@ fn check_mount_path(path: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::egress::Registry;
 
     fn read(text: &str) -> Result<Config, String> {
         let home = Path::new("/home/u");
@@ -521,6 +533,18 @@ mod tests {
     }
 
     #[test]
+    fn egress_rules_are_the_users_own_and_switches_have_shipped_values() {
+        let shipped = read("").unwrap().egress;
+        assert!(shipped.https.is_empty() && !shipped.enabled);
+        assert_eq!(shipped.registries, Some(vec![Registry::Pip]));
+        let text = "[egress]\nregistries = []\n[[egress.tcp]]\nhost = 'a.example.org'\nport = 1\n[[hosts]]\nname = 'a.example.org'\naddress = '192.0.2.1'\n";
+        let own = read(text).unwrap().egress;
+        assert_eq!(own.registries, Some(Vec::new()));
+        assert_eq!(own.verify_at_start, Some(false));
+        assert_eq!((own.tcp.len(), own.hosts.len()), (1, 1));
+    }
+
+    #[test]
     fn shipped_text_as_the_users_file_changes_nothing() {
         assert_eq!(read(SHIPPED).unwrap().masks, read("").unwrap().masks);
         assert!(read(SHIPPED).unwrap().mounts.contains(&BaseMount::Bind {
@@ -578,6 +602,7 @@ mod tests {
             ("[[mask]]\npath='/x'\nmode='rw'\n", "unknown field `mode`"),
             ("[mask]\npath='/x'\n", "line 1: invalid type"),
             ("image = 'a'\nimage = 'b'\n", "line 2: duplicate key"),
+            ("[egress]\nenabled = true\n", "line 2: egress.enabled: "),
             ("[resources]\ncpus = nan\n", "resources.cpus"),
         ];
         for (text, expected) in cases {

@@ -1,12 +1,29 @@
 //! Configuration text -> types that mean something.
 
 mod base;
+#[allow(dead_code)]
+pub(crate) mod egress;
+// The three are used from the egress tool on.
+#[allow(dead_code)]
+pub(crate) mod egress_edit;
+#[allow(dead_code)]
+pub(crate) mod expect;
 mod file;
 pub(crate) mod mask;
+#[allow(dead_code)]
+pub(crate) mod rule;
+mod source;
+#[allow(dead_code)]
+mod tables;
 mod value;
+mod workspace_file;
+mod worktrees;
 
 pub(crate) use base::{BaseMount, Config, Resources};
+pub(crate) use file::load as load_file;
 pub(crate) use mask::{Mask, MaskTarget};
+pub(crate) use workspace_file::{GrantMode, PersistedGrant, WorkspaceFile, edit};
+pub(crate) use worktrees::{CommonAccess, Worktrees};
 
 use std::fmt;
 use std::io;
@@ -23,6 +40,11 @@ pub(crate) enum ConfigError {
     },
     /// Somebody else could have written it.
     NotOurs {
+        path: PathBuf,
+        reason: String,
+    },
+    /// Not the plain file that it has to be.
+    NotPlain {
         path: PathBuf,
         reason: String,
     },
@@ -49,6 +71,10 @@ impl ConfigError {
                 "check the file, then run: chmod go-w '{}'",
                 path.display()
             )),
+            ConfigError::NotPlain { path, .. } => Some(format!(
+                "put a regular file of your own in its place; look at it with: ls -l '{}'",
+                path.display()
+            )),
             ConfigError::Syntax { .. } | ConfigError::Value { .. } => {
                 Some("the keys and their values are listed in docs/configuration.md".to_owned())
             }
@@ -66,6 +92,7 @@ impl fmt::Display for ConfigError {
                 write!(f, "{path:?} is larger than {limit} bytes")
             }
             ConfigError::NotOurs { path, reason } => write!(f, "{path:?} is not trusted: {reason}"),
+            ConfigError::NotPlain { path, reason } => write!(f, "{path:?} is not read: {reason}"),
             ConfigError::NotUtf8(path) => write!(f, "{path:?} is not UTF-8"),
             ConfigError::Syntax {
                 path,

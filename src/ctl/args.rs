@@ -24,8 +24,13 @@ pub(super) struct Subcommand {
 pub(super) enum Operands {
     None,
     Workspace,
+    /// `WORKSPACE PATH`, both needed: with one left out, it would be easy to
+    /// mean the other.
+    WorkspaceAndPath,
     /// `[WORKSPACE] -- CMD [ARG…]`
     WorkspaceAndCommand,
+    /// Any number of words, which the subcommand reads.
+    Words,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -35,6 +40,13 @@ pub(super) struct Args {
     pub(super) cwd: Option<String>,
     pub(super) json: bool,
     pub(super) hard: bool,
+    pub(super) lines: Option<String>,
+    pub(super) branch: Option<String>,
+    pub(super) words: Vec<OsString>,
+    /// The second operand of `WorkspaceAndPath`.
+    pub(super) path: Option<OsString>,
+    /// The other options that stand alone, by their names.
+    pub(super) flags: Vec<&'static str>,
     /// What stood after `--`.
     pub(super) command: Vec<String>,
 }
@@ -57,11 +69,24 @@ impl Subcommand {
                 Short('V') | Long("version") => return Ok(Asked::Version),
                 Long("json") if self.takes("json") => args.json = true,
                 Long("hard") if self.takes("hard") => args.hard = true,
+                Long("branch") if self.takes("branch") => {
+                    args.branch = Some(text(parser.value()?)?);
+                }
+                Long("lines") if self.takes("lines") => args.lines = Some(text(parser.value()?)?),
                 Long("cwd") if self.takes("cwd") => args.cwd = Some(text(parser.value()?)?),
-                Long(name) => return Err(self.unknown(&format!("--{name}"))),
+                Long(name) => match self.options.iter().find(|option| **option == name) {
+                    Some(flag) => args.flags.push(flag),
+                    None => return Err(self.unknown(&format!("--{name}"))),
+                },
                 Short(letter) => return Err(self.unknown(&format!("-{letter}"))),
                 Value(value) => self.operand(&mut args, value)?,
             }
+        }
+        if self.operands == Operands::WorkspaceAndPath && args.path.is_none() {
+            let name = self.name;
+            return Err(Error::Usage(format!(
+                "{name:?} needs a workspace and a path"
+            )));
         }
         args.command = command.into_iter().map(text).collect::<Result<_, _>>()?;
         Ok(Asked::Run(args))
@@ -87,8 +112,27 @@ impl Subcommand {
                 self.name
             )));
         }
+        if self.operands == Operands::Words {
+            args.words.push(value);
+            return Ok(());
+        }
+        if self.operands == Operands::WorkspaceAndPath
+            && args.workspace.is_some()
+            && args.path.is_none()
+        {
+            args.path = Some(value);
+            return Ok(());
+        }
         if args.workspace.is_some() {
-            let mut message = format!("{:?} takes one workspace: {value:?}", self.name);
+            let mut message = match self.operands {
+                Operands::WorkspaceAndPath => {
+                    format!(
+                        "{:?} takes one workspace and one path: {value:?}",
+                        self.name
+                    )
+                }
+                _ => format!("{:?} takes one workspace: {value:?}", self.name),
+            };
             if self.operands == Operands::WorkspaceAndCommand {
                 message.push_str(" (a command stands after --)");
             }
@@ -113,8 +157,14 @@ impl Subcommand {
     }
 }
 
+impl Args {
+    pub(super) fn has(&self, flag: &str) -> bool {
+        self.flags.contains(&flag)
+    }
+}
+
 /// The socket API is JSON: what is not UTF-8 cannot be asked for.
-fn text(word: OsString) -> Result<String, Error> {
+pub(super) fn text(word: OsString) -> Result<String, Error> {
     word.into_string()
         .map_err(|word| Error::Usage(format!("{word:?} is not UTF-8")))
 }

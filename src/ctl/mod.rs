@@ -3,9 +3,13 @@
 
 mod args;
 mod channel;
+mod diff;
+mod event;
 mod exec;
+mod grant;
 mod leftover;
 mod list;
+mod log;
 mod output;
 mod peer;
 mod place;
@@ -14,6 +18,8 @@ mod shell;
 mod signals;
 mod status;
 mod stop;
+mod trust;
+mod wt;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -23,18 +29,25 @@ use lexopt::Arg::{Long, Short, Value};
 
 use crate::cli;
 use crate::ctl::args::{Asked, Subcommand};
+use crate::ctl::wt::WorktreeError;
 use crate::error::Error;
+use crate::text::shell_word;
 
 pub(crate) const NAME: &str = "umwelt-ctl";
 /// How control planes know this client, in their journals.
 const CLIENT: &str = concat!("umwelt-ctl/", env!("CARGO_PKG_VERSION"));
 
-const SUBCOMMANDS: [&Subcommand; 5] = [
+const SUBCOMMANDS: [&Subcommand; 10] = [
     &status::SUBCOMMAND,
     &stop::SUBCOMMAND,
     &exec::SUBCOMMAND,
     &shell::SUBCOMMAND,
     &list::SUBCOMMAND,
+    &grant::SUBCOMMAND,
+    &grant::REVOKE,
+    &trust::SUBCOMMAND,
+    &log::SUBCOMMAND,
+    &wt::SUBCOMMAND,
 ];
 
 const HELP: &str = "\
@@ -48,6 +61,11 @@ Subcommands:
   exec    run a program in a sandbox
   shell   open an interactive shell in a sandbox
   list    show mounts, caps and network of a sandbox
+  grant   show one more directory or file of the host in a sandbox
+  revoke  take back what was granted
+  trust   look at the file .umwelt.toml of a workspace, and accept it
+  log     show the journal of a sandbox
+  wt      make, remove and list git worktrees
 
 WORKSPACE is a directory, or the session id of a running sandbox: 8 hex digits,
 as status shows them. Left out, it is the current directory. A directory whose
@@ -124,6 +142,14 @@ pub(crate) enum CtlError {
         reason: String,
     },
     NotATerminal,
+    NoJournal {
+        what: String,
+    },
+    /// A question needs somebody who can answer it.
+    NobodyToAsk,
+    NotAccepted,
+    /// While a person was looking at it.
+    ChangedMeanwhile,
     /// What came in place of the terminal.
     NotAMaster(String),
     /// The command did not end by itself; a sentence about how.
@@ -134,6 +160,7 @@ pub(crate) enum CtlError {
     },
     /// There is no podman to ask.
     NoPodman,
+    Worktree(WorktreeError),
     /// Teardown goes on after an error, and tells all of them.
     Teardown(Vec<String>),
 }
@@ -142,7 +169,7 @@ impl CtlError {
     fn hard_hint(what: &str) -> String {
         format!(
             "end it the hard way with: {NAME} stop --hard {}",
-            quoted(what)
+            shell_word(what)
         )
     }
 
@@ -153,17 +180,21 @@ impl CtlError {
                 leftovers: true,
             } => Some(format!(
                 "its control plane is dead; remove what it left with: {NAME} stop --hard {}",
-                quoted(what)
+                shell_word(what)
             )),
-            CtlError::NotRunning { .. } => Some(format!("see what runs with: {NAME} status")),
+            CtlError::NotRunning { .. } | CtlError::NoJournal { .. } => Some(format!("see what runs with: {NAME} status")),
             CtlError::StillThere { what, .. } => Some(CtlError::hard_hint(what)),
             CtlError::NoPodman => Some(
                 "install podman; of PATH only ~/.local/bin, ~/bin and what root alone can write are searched"
                     .to_owned(),
             ),
             CtlError::Held { .. } => Some("try again in a moment".to_owned()),
+            CtlError::Worktree(error) => error.hint(),
             CtlError::NotATerminal => Some(format!(
                 "run a command without a terminal with: {NAME} exec WORKSPACE -- CMD"
+            )),
+            CtlError::NobodyToAsk => Some(format!(
+                "look at it with: {NAME} trust --diff; accept it without a question with: {NAME} trust --yes"
             )),
             _ => None,
         }
@@ -187,12 +218,26 @@ impl fmt::Display for CtlError {
             CtlError::NotOurs { pid, reason } => {
                 write!(f, "will not kill process {pid}: {reason}")
             }
+            CtlError::NoJournal { what } => {
+                write!(
+                    f,
+                    "there is no journal of {what:?}: no sandbox has run there"
+                )
+            }
             CtlError::NotATerminal => f.write_str("standard input is not a terminal"),
+            CtlError::NobodyToAsk => {
+                f.write_str("not accepted: standard input or output is not a terminal")
+            }
+            CtlError::NotAccepted => f.write_str("not accepted"),
+            CtlError::ChangedMeanwhile => {
+                f.write_str("not accepted: the file changed while you were reading; run it again")
+            }
             CtlError::NotAMaster(what) => {
                 write!(f, "the control plane sent {what} in place of a terminal")
             }
             CtlError::Ended(how) => f.write_str(how),
             CtlError::Podman { call, problem } => write!(f, "{call:?} failed: {problem}"),
+            CtlError::Worktree(error) => error.fmt(f),
             CtlError::NoPodman => f.write_str("podman was not found"),
             CtlError::Teardown(problems) => f.write_str(&problems.join("; ")),
         }
@@ -201,13 +246,9 @@ impl fmt::Display for CtlError {
 
 impl std::error::Error for CtlError {}
 
-/// A word as a shell reads it, for the command in a hint.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
+impl From<WorktreeError> for Error {
+    fn from(error: WorktreeError) -> Error {
+        Error::Ctl(CtlError::Worktree(error))
     }
 }
 
@@ -228,11 +269,5 @@ mod tests {
                 );
             }
         }
-    }
-
-    #[test]
-    fn words_in_hints_survive_the_shell() {
-        assert_eq!(quoted("/home/u/p-1"), "/home/u/p-1");
-        assert_eq!(quoted("/a b/it's"), r"'/a b/it'\''s'");
     }
 }

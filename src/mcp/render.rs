@@ -7,7 +7,9 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 use serde_json::{Value, json};
 
 use crate::api::client::decode;
-use crate::api::{ApiError, ListReply, MountEntry, Outcome, Process, ShellReply};
+use crate::api::{
+    ApiError, Applied, ChangeReply, ListReply, MountEntry, Outcome, Process, ShellReply,
+};
 use crate::mcp::tools::Tool;
 use crate::text::printable;
 
@@ -62,6 +64,10 @@ impl ToolResult {
             Tool::Shell => decode::<ShellReply>(value).map(|mut reply| {
                 reply.notices.splice(0..0, notice);
                 render_shell(&reply)
+            }),
+            Tool::Grant | Tool::Revoke => decode::<ChangeReply>(value).map(|mut reply| {
+                reply.notices.splice(0..0, notice);
+                render_change(&reply)
             }),
             Tool::List => decode::<ListReply>(value).map(|mut reply| {
                 reply.notices.splice(0..0, notice);
@@ -238,9 +244,60 @@ fn render_list(reply: &ListReply) -> ToolResult {
     }
 }
 
-fn mount_table(mounts: &[MountEntry]) -> String {
+fn render_change(reply: &ChangeReply) -> ToolResult {
+    let path = cut(&reply.path, MAX_NOTICE_BYTES);
+    let mut lines = vec![match reply.mode.as_deref() {
+        Some("ro") => format!("{path} can be read in the sandbox"),
+        Some("rw") => format!("{path} can be read and written in the sandbox"),
+        Some(mode) => format!("{path} is {} in the sandbox", cut(mode, MAX_NOTICE_BYTES)),
+        None => format!("{path} is not shown in the sandbox"),
+    }];
+    let applied = match reply.applied {
+        Applied::Unchanged => "[it was so before; nothing has changed]",
+        Applied::Live => "[changed in the running sandbox; nothing was ended]",
+        Applied::Recreated => {
+            "[the sandbox was created anew: what ran in it has ended, and $HOME and the temporary \
+             directories are empty]"
+        }
+    };
+    lines.push(applied.to_owned());
+    lines.extend(lost(&reply.lost));
+    if reply.persisted {
+        lines.push("[.umwelt.toml was changed as well, for later starts]".to_owned());
+    }
+    let told = notices(&reply.notices);
+    lines.extend(told.iter().map(|line| format!("[{line}]")));
+    // The masks are many, and a grant changes none of them.
+    let shown = reply.mounts.iter().filter(|mount| mount.mode != "masked");
+    ToolResult {
+        text: format!("{}\n\n{}", lines.join("\n"), mount_table(shown)),
+        structured: Some(structured_change(reply)),
+        is_error: false,
+    }
+}
+
+fn lost(lost: &[String]) -> Vec<String> {
+    let shown = lost.iter().take(MAX_PROCESSES);
+    let mut lines: Vec<_> = shown
+        .map(|what| format!("[ended: {}]", cut(what, MAX_PROCESS_BYTES)))
+        .collect();
+    let rest = rest(lost.len(), MAX_PROCESSES, "were ended");
+    lines.extend(rest.map(|line| format!("[{line}]")));
+    lines
+}
+
+/// A mode that is not there is left out, as the outputSchema has it.
+fn structured_change(reply: &ChangeReply) -> Value {
+    let mut value = json!(reply);
+    if let Some(object) = value.as_object_mut() {
+        object.retain(|_, value| !value.is_null());
+    }
+    value
+}
+
+fn mount_table<'a>(mounts: impl IntoIterator<Item = &'a MountEntry>) -> String {
     let mut rows = vec![["MODE", "SIZE", "SOURCE", "PATH"].map(str::to_owned)];
-    rows.extend(mounts.iter().map(|mount| {
+    rows.extend(mounts.into_iter().map(|mount| {
         [
             printable(&mount.mode),
             mount.size.map_or_else(|| "-".to_owned(), size),
@@ -426,6 +483,60 @@ mod tests {
              [notice: first]\n[notice: n]"
         );
         assert_eq!(result.structured.unwrap()["notices"], json!(["first", "n"]));
+    }
+
+    fn changed(mode: Option<&str>, applied: Applied) -> ChangeReply {
+        let mount = |path: &str, mode: &str| MountEntry {
+            path: path.to_owned(),
+            mode: mode.to_owned(),
+            source: "session".to_owned(),
+            size: None,
+            reason: None,
+        };
+        ChangeReply {
+            path: "/a\n".to_owned(),
+            mode: mode.map(str::to_owned),
+            applied,
+            persisted: false,
+            lost: Vec::new(),
+            mounts: vec![mount("/a", "rw"), mount("/h/.ssh", "masked")],
+            notices: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_a_recreate_has_cost_follows_what_is_there_now() {
+        let mut reply = changed(Some("rw"), Applied::Recreated);
+        reply.persisted = true;
+        reply.lost = vec!["sleep 9\n[x]".to_owned(); 22];
+        let result = ToolResult::from_reply(Tool::Grant, json!(reply), Some("first".to_owned()));
+        assert!(!result.is_error);
+        let lines: Vec<_> = result.text.lines().collect();
+        assert_eq!(lines[0], "/a\\n can be read and written in the sandbox");
+        assert!(lines[1].starts_with("[the sandbox was created anew"));
+        assert_eq!(lines[2..22], ["[ended: sleep 9\\n[x]]"; 20]);
+        let rest = [
+            "[2 more were ended]",
+            "[.umwelt.toml was changed as well, for later starts]",
+            "[notice: first]",
+            "",
+            "MODE  SIZE  SOURCE   PATH",
+            "rw       -  session  /a",
+        ];
+        assert_eq!(lines[22..], rest);
+        let structured = result.structured.unwrap();
+        assert_eq!(structured["applied"], "recreated");
+        assert_eq!(structured["mounts"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn path_that_is_not_shown_has_no_mode() {
+        let reply = json!(changed(None, Applied::Live));
+        let result = ToolResult::from_reply(Tool::Revoke, reply, None);
+        assert!(result.text.starts_with(
+            "/a\\n is not shown in the sandbox\n[changed in the running sandbox; nothing was ended]\n"
+        ));
+        assert_eq!(result.structured.unwrap().get("mode"), None);
     }
 
     #[test]

@@ -384,7 +384,7 @@ impl Session {
                 self.set_ready();
                 let call = self.calls.remove(index);
                 let notice = match call.tool {
-                    Tool::Shell => self.notice.take(),
+                    Tool::Shell | Tool::Grant | Tool::Revoke => self.notice.take(),
                     Tool::List => self.notice.clone(),
                 };
                 let result = ToolResult::from_reply(call.tool, value, notice);
@@ -461,6 +461,9 @@ impl Session {
             let doing = match call.stage {
                 Stage::Waiting(_) => "waiting for the sandbox to start",
                 Stage::Sent(_) if !ready => "waiting for the sandbox, or running",
+                Stage::Sent(_) if matches!(call.tool, Tool::Grant | Tool::Revoke) => {
+                    "changing what the sandbox sees"
+                }
                 Stage::Sent(_) => "running",
             };
             let line = call

@@ -6,19 +6,26 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::{Call, Empty, MAX_COMMAND, Shell};
+use crate::api::{Call, Empty, Grant, GrantMode, MAX_COMMAND, Revoke, Shell};
 use crate::mcp::jsonrpc::RpcError;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tool {
     Shell,
+    Grant,
+    Revoke,
     List,
 }
+
+/// As the kernel has it, PATH_MAX.
+const MAX_PATH: usize = 4096;
 
 /// One checked call of a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ToolCall {
     Shell(Shell),
+    Grant(Grant),
+    Revoke(Revoke),
     List,
 }
 
@@ -31,9 +38,14 @@ impl ToolCall {
         };
         let call = match name {
             "shell" => ToolCall::Shell(arguments.shell()?),
+            "grant" => ToolCall::Grant(arguments.grant()?),
+            "revoke" => ToolCall::Revoke(Revoke {
+                path: arguments.path()?,
+            }),
             "list" => ToolCall::List,
             _ => {
-                let message = format!("unknown tool {name:?}; the tools are: shell, list");
+                let message =
+                    format!("unknown tool {name:?}; the tools are: shell, grant, revoke, list");
                 return Err(RpcError::invalid_params(message));
             }
         };
@@ -44,6 +56,8 @@ impl ToolCall {
     pub(crate) fn tool(&self) -> Tool {
         match self {
             ToolCall::Shell(_) => Tool::Shell,
+            ToolCall::Grant(_) => Tool::Grant,
+            ToolCall::Revoke(_) => Tool::Revoke,
             ToolCall::List => Tool::List,
         }
     }
@@ -52,6 +66,8 @@ impl ToolCall {
     pub(crate) fn into_call(self, stream: bool) -> Call {
         match self {
             ToolCall::Shell(shell) => Call::Shell(Shell { stream, ..shell }),
+            ToolCall::Grant(grant) => Call::Grant(grant),
+            ToolCall::Revoke(revoke) => Call::Revoke(revoke),
             ToolCall::List => Call::List(Empty {}),
         }
     }
@@ -60,6 +76,8 @@ impl ToolCall {
     pub(crate) fn size(&self) -> usize {
         match self {
             ToolCall::Shell(shell) => shell.command.len(),
+            ToolCall::Grant(grant) => grant.path.len(),
+            ToolCall::Revoke(revoke) => revoke.path.len(),
             ToolCall::List => 0,
         }
     }
@@ -107,6 +125,46 @@ impl Arguments<'_> {
         })
     }
 
+    fn grant(&mut self) -> Result<Grant, RpcError> {
+        let path = self.path()?;
+        let mode = match self.take("mode") {
+            None => GrantMode::Ro,
+            Some(Value::String(mode)) if mode == "ro" => GrantMode::Ro,
+            Some(Value::String(mode)) if mode == "rw" => GrantMode::Rw,
+            Some(Value::String(_)) => return Err(self.wrong("mode", MODES, None)),
+            Some(other) => return Err(self.wrong("mode", MODES, Some(&other))),
+        };
+        let persist = self.flag("persist")?;
+        let file = self.flag("file")?;
+        if file && mode == GrantMode::Rw {
+            let wanted = "\"ro\" with file: true; a single file can only be read";
+            return Err(self.wrong("mode", wanted, None));
+        }
+        Ok(Grant {
+            path,
+            mode,
+            persist,
+            file,
+        })
+    }
+
+    fn path(&mut self) -> Result<String, RpcError> {
+        let wanted = format!("a string of 1 to {MAX_PATH} bytes");
+        match self.take("path") {
+            Some(Value::String(path)) if (1..=MAX_PATH).contains(&path.len()) => Ok(path),
+            Some(Value::String(_)) | None => Err(self.wrong("path", &wanted, None)),
+            Some(other) => Err(self.wrong("path", &wanted, Some(&other))),
+        }
+    }
+
+    fn flag(&mut self, name: &str) -> Result<bool, RpcError> {
+        match self.take(name) {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(flag),
+            Some(other) => Err(self.wrong(name, "true or false", Some(&other))),
+        }
+    }
+
     /// Some models write null for what they leave out.
     fn take(&mut self, name: &str) -> Option<Value> {
         self.left.remove(name).filter(|value| !value.is_null())
@@ -119,6 +177,8 @@ impl Arguments<'_> {
             Some(name) => {
                 let known = match self.tool {
                     "shell" => "command, timeout_s and cwd",
+                    "grant" => "path, mode, persist and file",
+                    "revoke" => "path",
                     _ => "no arguments",
                 };
                 let tool = self.tool;
@@ -147,6 +207,8 @@ impl Arguments<'_> {
     }
 }
 
+const MODES: &str = "\"ro\" or \"rw\"";
+
 /// JSON Schema calls 5.0 an integer, and some models write it.
 fn seconds(value: &Value) -> Option<u64> {
     let seconds = value.as_u64().or_else(|| {
@@ -160,7 +222,7 @@ fn seconds(value: &Value) -> Option<u64> {
 
 /// The result of `tools/list`. It is the same for ever, and one page.
 pub(crate) fn table() -> Value {
-    json!({"tools": [shell(), list()]})
+    json!({"tools": [shell(), grant(), revoke(), list()]})
 }
 
 const SHELL: &str = "Run a command with bash (or sh) in this project's sandbox and return its \
@@ -173,7 +235,22 @@ command to the next. A long output is cut in the middle, and the result names a 
 sandbox with all of it. A command that runs into its time limit is killed with all it started; \
 start servers with & and redirect their output. When the sandbox refuses something (\"Permission \
 denied\", \"Read-only file system\", a name that does not resolve), trying other ways will not \
-help: use the list tool to see what is there, and tell the user what is missing.";
+help: use the list tool to see what is there, the grant tool to ask for a path that the task \
+needs, and tell the user what else is missing.";
+
+const GRANT: &str = "Ask for a path of the host that the task needs and that the sandbox does not \
+show, or shows read-only: a directory, or with file: true a single file. It appears under its real \
+path. Ask for the smallest directory that will do, and for mode \"rw\" only to write there. The \
+user may have to approve the call and then sees nothing but its arguments, so say beforehand what \
+it is for. The grant lasts until the sandbox stops, or with persist: true also for later starts. \
+Mostly the running sandbox gets the path as it is. If that is not possible the sandbox is created \
+anew: everything that runs in it is ended, $HOME and the temporary directories are empty again, \
+and the result says what was lost. A refusal is final and says why (outside of what the user \
+allows, a place that holds secrets, …): do not try other names for the same place, tell the user.";
+
+const REVOKE: &str = "Take back what was granted for a path, the persisted grant as well. The workspace and what the user's own configuration \
+shows cannot be revoked. If something in the sandbox still uses the path, the sandbox is created \
+anew, as with grant, and the result says what was lost.";
 
 const LIST: &str = "Show what the sandbox can see and use: every mounted path with its mode \
 (rw, ro, tmpfs, or masked: hidden on purpose), the network, the limits on memory, processes and time, and what the user \
@@ -255,6 +332,118 @@ fn shell_output() -> Value {
     })
 }
 
+fn grant() -> Value {
+    json!({
+        "name": "grant",
+        "title": "Ask for a path of the host",
+        "description": GRANT,
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "path": {
+                    "type": "string",
+                    "description": "Absolute, or relative to the workspace. Links are followed.",
+                },
+                "mode": {
+                    "type": "string",
+                    "enum": ["ro", "rw"],
+                    "description": "\"ro\" (default): it can be read. \"rw\": also written, on the host.",
+                },
+                "persist": {
+                    "type": "boolean",
+                    "description": "Keep the grant for later starts, in .umwelt.toml. Default: false.",
+                },
+                "file": {
+                    "type": "boolean",
+                    "description": "The path is a single file; only with mode \"ro\". Default: false.",
+                },
+            },
+            "required": ["path"],
+            "additionalProperties": false,
+        },
+        "outputSchema": change_output(),
+        "annotations": {
+            "title": "Ask for a path of the host",
+            "readOnlyHint": false,
+            // A recreate ends what runs.
+            "destructiveHint": true,
+            "idempotentHint": true,
+            "openWorldHint": false,
+        },
+    })
+}
+
+fn revoke() -> Value {
+    json!({
+        "name": "revoke",
+        "title": "Take back a granted path",
+        "description": REVOKE,
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "path": {
+                    "type": "string",
+                    "description": "The granted path, as the list tool shows it.",
+                },
+            },
+            "required": ["path"],
+            "additionalProperties": false,
+        },
+        "outputSchema": change_output(),
+        "annotations": {
+            "title": "Take back a granted path",
+            "readOnlyHint": false,
+            "destructiveHint": true,
+            "idempotentHint": true,
+            "openWorldHint": false,
+        },
+    })
+}
+
+fn change_output() -> Value {
+    let text = json!({"type": "string"});
+    json!({
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "description": "The real path, links resolved."},
+            "mode": {
+                "type": "string",
+                "description": "What the path is now: ro, rw, tmpfs or masked. Left out: it is not shown.",
+            },
+            "applied": {
+                "type": "string",
+                "enum": ["unchanged", "live", "recreated"],
+                "description": "Only \"recreated\" has ended what ran in the sandbox.",
+            },
+            "persisted": {"type": "boolean", "description": "Whether .umwelt.toml was changed."},
+            "lost": {"type": "array", "items": text, "description": "What a recreate has ended."},
+            "mounts": mounts(),
+            "notices": {"type": "array", "items": text},
+        },
+        "required": ["path", "applied", "persisted", "lost", "mounts", "notices"],
+        "additionalProperties": false,
+    })
+}
+
+fn mounts() -> Value {
+    let text = json!({"type": "string"});
+    json!({
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {
+                "path": text,
+                "mode": {"type": "string", "description": "rw, ro, tmpfs or masked"},
+                "source": {"type": "string", "description": "Who asked for it."},
+                "size": {"type": "integer", "minimum": 0, "description": "Bytes, of a tmpfs."},
+                "reason": {"type": "string", "description": "Why a masked path is hidden."},
+            },
+            "required": ["path", "mode", "source"],
+            "additionalProperties": false,
+        },
+    })
+}
+
 fn list() -> Value {
     let text = json!({"type": "string"});
     let count = json!({"type": "integer", "minimum": 0});
@@ -267,21 +456,7 @@ fn list() -> Value {
             "type": "object",
             "properties": {
                 "workspace": text,
-                "mounts": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "properties": {
-                            "path": text,
-                            "mode": {"type": "string", "description": "rw, ro, tmpfs or masked"},
-                            "source": {"type": "string", "description": "Who asked for it."},
-                            "size": {"type": "integer", "minimum": 0, "description": "Bytes, of a tmpfs."},
-                            "reason": {"type": "string", "description": "Why a masked path is hidden."},
-                        },
-                        "required": ["path", "mode", "source"],
-                        "additionalProperties": false,
-                    },
-                },
+                "mounts": mounts(),
                 "resources": {
                     "type": "object",
                     "properties": {
@@ -389,13 +564,103 @@ mod tests {
         let message = parse("umwelt_shell", json!({})).unwrap_err();
         assert_eq!(
             message,
-            "unknown tool \"umwelt_shell\"; the tools are: shell, list"
+            "unknown tool \"umwelt_shell\"; the tools are: shell, grant, revoke, list"
         );
         assert!(
             parse("list", json!({"x": 1}))
                 .unwrap_err()
                 .contains("no arguments")
         );
+    }
+
+    #[test]
+    fn grant_arguments_become_a_call() {
+        let call = parse("grant", json!({"path": "/a", "file": null}));
+        let mut wanted = Grant {
+            path: "/a".to_owned(),
+            mode: GrantMode::Ro,
+            persist: false,
+            file: false,
+        };
+        assert_eq!(call.unwrap().into_call(true), Call::Grant(wanted.clone()));
+        let call = parse(
+            "grant",
+            json!({"path": "/a", "mode": "rw", "persist": true}),
+        );
+        (wanted.mode, wanted.persist) = (GrantMode::Rw, true);
+        assert_eq!(call.unwrap().into_call(false), Call::Grant(wanted));
+        let path = "/a".to_owned();
+        let call = parse("revoke", json!({"path": "/a"})).unwrap();
+        assert_eq!(call.into_call(true), Call::Revoke(Revoke { path }));
+    }
+
+    #[test]
+    fn wrong_grants_are_named_with_what_is_expected() {
+        for (tool, arguments, wanted) in [
+            (
+                "grant",
+                json!({}),
+                "argument \"path\" must be a string of 1 to",
+            ),
+            ("grant", json!({"path": ""}), "1 to 4096 bytes"),
+            (
+                "grant",
+                json!({"path": "x".repeat(4097)}),
+                "1 to 4096 bytes",
+            ),
+            ("grant", json!({"path": ["/a"]}), "4096 bytes, not an array"),
+            (
+                "grant",
+                json!({"path": "/a", "mode": "write"}),
+                "\"mode\" must be \"ro\" or \"rw\"",
+            ),
+            (
+                "grant",
+                json!({"path": "/a", "mode": true}),
+                "\"rw\", not true",
+            ),
+            (
+                "grant",
+                json!({"path": "/a", "persist": "yes"}),
+                "true or false, not a string",
+            ),
+            (
+                "grant",
+                json!({"path": "/a", "mode": "rw", "file": true}),
+                "a single file can only be read",
+            ),
+            (
+                "grant",
+                json!({"path": "/a", "rw": true}),
+                "it takes path, mode, persist and file",
+            ),
+            ("revoke", json!({}), "argument \"path\" must be"),
+            (
+                "revoke",
+                json!({"path": "/a", "mode": "ro"}),
+                "it takes path",
+            ),
+        ] {
+            let message = parse(tool, arguments).unwrap_err();
+            assert!(
+                message.starts_with(tool) && message.contains(wanted),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn whoever_approves_sees_scalars_only() {
+        for tool in table()["tools"].as_array().unwrap() {
+            let properties = tool["inputSchema"]["properties"].as_object().unwrap();
+            for (name, schema) in properties {
+                let kind = schema["type"].as_str().unwrap();
+                assert!(
+                    ["string", "integer", "boolean"].contains(&kind),
+                    "{name}: {kind}"
+                );
+            }
+        }
     }
 
     #[test]

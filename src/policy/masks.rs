@@ -28,8 +28,9 @@ pub(crate) struct MaskFacts {
 
 impl MountSet {
     /// The set with covers over all that `facts` hides. A cover takes the
-    /// place of a base mount of the same path, but not that of the workspace;
-    /// mounts that were asked for below a cover stay visible.
+    /// place of a base mount of the same path, but not that of the workspace
+    /// or of a granted file; mounts that were asked for below a cover stay
+    /// visible.
     pub(crate) fn with_masks(&self, facts: &MaskFacts) -> MountSet {
         let candidates = self
             .iter()
@@ -54,12 +55,25 @@ impl MountSet {
             // Only where nothing deeper hides it, or shows something else.
             match above.and_then(|at| out.get_mut(at)) {
                 Some(above) if above == bind && above.path != mount.path => out.push(mount),
-                Some(above) if above == bind && above.origin < Origin::Workspace => *above = mount,
+                Some(above) if above == bind && gives_way(above, &mount) => *above = mount,
                 _ => {}
             }
         }
         MountSet::merge(out)
     }
+}
+
+/// Whether `mask` takes the place of a mount of the same path. A file that was
+/// granted by its very name stays visible.
+fn gives_way(mount: &Mount, mask: &Mount) -> bool {
+    let is_file = matches!(
+        mask.kind,
+        MountKind::Mask {
+            cover: Cover::File,
+            ..
+        }
+    );
+    mount.origin < Origin::Workspace && !(is_file && mount.is_granted())
 }
 
 /// The covers for what `mount` shows, leaving other mounts aside.

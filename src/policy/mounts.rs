@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::config::{BaseMount, Config};
+use crate::policy::grants::GrantSet;
 use crate::workspace::Workspace;
 
 /// Where the binary stands inside, as pid 1.
@@ -59,10 +60,18 @@ pub(crate) enum Origin {
     Scratch,
     /// What the host has mounted below a base bind.
     Submount,
+    /// What the host has mounted below something granted.
+    GrantSubmount,
     Base,
+    /// A grant of the workspace file.
+    Persisted,
+    /// A grant that ends with the control plane.
+    Session,
     /// What the host has mounted below the workspace.
     WorkspaceSubmount,
     Workspace,
+    /// Git directories: what a worktree needs, and what other worktrees need.
+    Worktree,
     /// What the sandbox itself stands on.
     Umwelt,
 }
@@ -72,7 +81,10 @@ impl Origin {
         match self {
             Origin::Scratch => "scratch",
             Origin::Submount | Origin::Base => "base",
+            Origin::Persisted => "persisted",
+            Origin::GrantSubmount | Origin::Session => "session",
             Origin::WorkspaceSubmount | Origin::Workspace => "workspace",
+            Origin::Worktree => "worktree",
             Origin::Umwelt => "umwelt",
         }
     }
@@ -118,9 +130,24 @@ impl Mount {
         }
     }
 
+    /// Where a bind comes from on the host.
+    pub(crate) fn source(&self) -> Option<&str> {
+        match &self.kind {
+            MountKind::Bind { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+
     /// Nobody asked for it by name.
     pub(crate) fn is_submount(&self) -> bool {
-        matches!(self.origin, Origin::Submount | Origin::WorkspaceSubmount)
+        matches!(
+            self.origin,
+            Origin::Submount | Origin::GrantSubmount | Origin::WorkspaceSubmount
+        )
+    }
+
+    pub(crate) fn is_granted(&self) -> bool {
+        matches!(self.origin, Origin::Persisted | Origin::Session)
     }
 
     pub(crate) fn is_mask(&self) -> bool {
@@ -147,17 +174,19 @@ pub(crate) struct MountPoint {
 
 /// Mounts in the order in which they are made: parents before children, one
 /// for each path.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct MountSet {
     mounts: Vec<Mount>,
 }
 
 impl MountSet {
-    /// The mounts of a workspace: scratch < base < workspace, by path.
+    /// The mounts of a workspace: scratch < base < persisted < session <
+    /// workspace, by path.
     pub(crate) fn from_config(
         config: &Config,
         workspace: &Workspace,
         host: &HostFacts,
+        grants: &GrantSet,
     ) -> MountSet {
         let home = MountKind::Tmpfs {
             size: config.scratch.home,
@@ -175,6 +204,7 @@ impl MountSet {
         for base in &config.mounts {
             layers.extend(base_mounts(base, host));
         }
+        layers.extend(grants.render_mounts(&host.mount_points));
         layers.extend(workspace_layers(
             workspace.as_str(),
             workspace.alias(),
@@ -206,6 +236,16 @@ impl MountSet {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Mount> {
         self.mounts.iter()
+    }
+
+    pub(crate) fn at(&self, path: &str) -> Option<&Mount> {
+        self.mounts.iter().find(|mount| mount.path == path)
+    }
+
+    /// The mount that decides what is seen at `path`: the deepest above it.
+    pub(crate) fn covering(&self, path: &str) -> Option<&Mount> {
+        let mut above = self.mounts.iter().rev();
+        above.find(|mount| Path::new(path).starts_with(&mount.path))
     }
 }
 
@@ -303,15 +343,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The mount that decides what is seen at `path`: the deepest above it.
-    fn covering<'a>(set: &'a MountSet, path: &str) -> Option<&'a Mount> {
-        let mut mounts: Vec<&Mount> = set.iter().collect();
-        mounts.reverse();
-        mounts
-            .into_iter()
-            .find(|mount| Path::new(path).starts_with(&mount.path))
-    }
-
     fn point(path: &str) -> MountPoint {
         MountPoint {
             path: path.to_owned(),
@@ -372,10 +403,10 @@ mod tests {
             ro("/home/u/dev"),
             Mount::tmpfs("/home/u", 1, Origin::Scratch),
         ]);
-        assert!(covering(&set, "/home/u/dev/p/src").unwrap().is_writable());
-        assert!(!covering(&set, "/home/u/dev/p2").unwrap().is_writable());
-        assert!(covering(&set, "/home/u/.cache").unwrap().is_writable());
-        assert!(covering(&set, "/etc").is_none());
+        assert!(set.covering("/home/u/dev/p/src").unwrap().is_writable());
+        assert!(!set.covering("/home/u/dev/p2").unwrap().is_writable());
+        assert!(set.covering("/home/u/.cache").unwrap().is_writable());
+        assert!(set.covering("/etc").is_none());
     }
 
     #[test]
@@ -426,20 +457,20 @@ mod tests {
         ];
         let set = over(&base, &HostFacts::default());
         for path in ["/w/lib/x", "/a/lib/x"] {
-            let MountKind::Bind { source, access } = &covering(&set, path).unwrap().kind else {
+            let MountKind::Bind { source, access } = &set.covering(path).unwrap().kind else {
                 panic!("{path}");
             };
             assert_eq!((source.as_str(), *access), ("/w/lib", Access::ReadOnly));
         }
         for path in ["/w/tmp/x", "/a/tmp/x"] {
-            let kind = &covering(&set, path).unwrap().kind;
+            let kind = &set.covering(path).unwrap().kind;
             assert!(matches!(kind, MountKind::Tmpfs { .. }), "{path}");
         }
         assert_eq!(set.iter().count(), 7);
         let named = [Mount::tmpfs("/a/lib", 1, Origin::Base), ro("/w/lib")];
         let set = over(&named, &HostFacts::default());
-        assert_eq!(covering(&set, "/a/lib/x"), Some(&named[0]));
-        assert_eq!(covering(&set, "/w/lib/x"), Some(&named[1]));
+        assert_eq!(set.covering("/a/lib/x"), Some(&named[0]));
+        assert_eq!(set.covering("/w/lib/x"), Some(&named[1]));
     }
 
     #[test]
@@ -453,10 +484,10 @@ mod tests {
         );
         let set = over(&base, &host);
         for path in ["/w/lib/z", "/w/lib/x/z", "/a/lib/z", "/a/lib/x/z"] {
-            assert!(!covering(&set, path).unwrap().is_writable(), "{path}");
+            assert!(!set.covering(path).unwrap().is_writable(), "{path}");
         }
         for path in ["/w/y/z", "/a/y/z"] {
-            assert!(covering(&set, path).unwrap().is_writable(), "{path}");
+            assert!(set.covering(path).unwrap().is_writable(), "{path}");
         }
     }
 
@@ -494,7 +525,7 @@ mod tests {
                 };
                 if better { best = Some(mount); }
             }
-            prop_assert_eq!(covering(&set, &probe), best);
+            prop_assert_eq!(set.covering(&probe), best);
         }
     }
 }

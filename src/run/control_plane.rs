@@ -15,11 +15,14 @@ use mio::Events;
 use rustix::net::sockopt;
 
 use crate::api::{ApiError, ErrorKind, ListReply, State};
-use crate::config::Mask;
+use crate::config::Config;
+use crate::dirs::Dirs;
 use crate::error::Error;
 use crate::podman::PodmanError;
 use crate::podman::argv::ContainerSpec;
-use crate::policy::mounts::MountSet;
+use crate::policy::grants::GrantSet;
+use crate::policy::mounts::HostFacts;
+use crate::run::change::Changes;
 use crate::run::channel::Channel;
 use crate::run::connection::{Connection, ReadState};
 use crate::run::discard::Discards;
@@ -27,13 +30,18 @@ use crate::run::ending::Lingering;
 use crate::run::environment::GitIdentity;
 use crate::run::job::{EndReason, Job};
 use crate::run::journal::Journal;
+use crate::run::layout::Sources;
 use crate::run::lifecycle::Phase;
+use crate::run::notices::Watched;
 use crate::run::poller::{Poller, Source, Timer};
 use crate::run::prepared::Prepared;
 use crate::run::saved::SavedOutputs;
+use crate::run::standing::StandingFile;
 use crate::run::task::Task;
+
 use crate::run::waiting::WaitingQueue;
 use crate::run::watchdog::Backoff;
+use crate::trust::WorkspaceTrust;
 use crate::workspace::{Names, Workspace};
 
 /// The regular look at what events should have told.
@@ -63,11 +71,13 @@ pub(crate) struct Context {
     /// Where podman and git are looked for.
     pub(crate) search_path: OsString,
     pub(crate) list: ListReply,
-    /// Of these `spec` has a set of its own, with covers over what the masks
-    /// hide at the time of a create.
-    pub(crate) mounts: MountSet,
-    pub(crate) masks: Vec<Mask>,
-    pub(crate) inject_git_identity: bool,
+    /// Of a workspace that is a worktree: watched like its own `.git`.
+    pub(crate) git_dirs: Vec<PathBuf>,
+    pub(crate) host: HostFacts,
+    /// What the sources of the base binds were at the start.
+    pub(crate) sources: Sources,
+    pub(crate) config: Config,
+    pub(crate) dirs: Dirs,
     /// Started by a client: ends with its last client.
     pub(crate) launched: bool,
 }
@@ -101,6 +111,12 @@ pub(crate) struct ControlPlane {
     next_id: u64,
     pub(crate) container: u64,
     pub(crate) waiting: WaitingQueue,
+    /// What is granted on top of the base mounts.
+    pub(crate) grants: GrantSet,
+    pub(crate) changes: Changes,
+    pub(crate) workspace_file: StandingFile,
+    /// For the next result: what happened that nobody asked for.
+    pub(crate) pending_notices: Vec<String>,
     /// Who asked for the shutdown: connection and request.
     pub(crate) shutdown_asked: Vec<(u64, u64)>,
     pub(crate) stopping: bool,
@@ -109,7 +125,10 @@ pub(crate) struct ControlPlane {
     ending: Option<Ending>,
     pub(crate) git: Option<GitIdentity>,
     pub(crate) journal: Journal,
+    pub(crate) watched: Watched,
     pub(crate) backoff: Backoff,
+    /// A container has run before.
+    pub(crate) was_ready: bool,
     pub(crate) restarts: u32,
     pub(crate) commands_total: u64,
     /// Kernel counters seen last, to tell what a command caused.
@@ -138,7 +157,7 @@ impl ControlPlane {
         }
         Ok(ControlPlane {
             journal: Journal::new(context.names.journal.clone()),
-            context,
+            watched: Watched::new(context.workspace.path(), context.git_dirs.clone()),
             poller,
             listener: Some(listener),
             signals,
@@ -154,12 +173,20 @@ impl ControlPlane {
             next_id: 0,
             container: 0,
             waiting: WaitingQueue::default(),
+            grants: GrantSet::default(),
+            workspace_file: StandingFile::load(WorkspaceTrust::new(
+                &context.workspace,
+                &context.dirs,
+            )),
+            changes: Changes::default(),
+            pending_notices: Vec::new(),
             shutdown_asked: Vec::new(),
             stopping: false,
             teardown_errors: Vec::new(),
             ending: None,
             git: None,
             backoff: Backoff::default(),
+            was_ready: false,
             restarts: 0,
             commands_total: 0,
             oom_kills: 0,
@@ -167,11 +194,13 @@ impl ControlPlane {
             since: Instant::now(),
             was_held: false,
             buffer: Vec::new(),
+            context,
         })
     }
 
     /// Runs until the sandbox is gone again.
     pub(crate) fn run(mut self) -> Result<(), Error> {
+        self.take_persisted();
         self.start();
         let mut events = Events::with_capacity(256);
         loop {
@@ -229,7 +258,7 @@ impl ControlPlane {
         }
         match self.phase {
             Phase::Running(_) => State::Ready,
-            _ if self.restarts > 0 => State::Restarting,
+            _ if self.was_ready => State::Restarting,
             _ => State::Starting,
         }
     }
@@ -259,6 +288,7 @@ impl ControlPlane {
             Timer::Task(id) => self.task_overdue(id),
             Timer::Handshake(number) => self.handshake_overdue(number),
             Timer::Restart => self.restart_due(),
+            Timer::Changes => self.begin_changes(),
             Timer::FirstClient => self.end_if_unused(),
             Timer::Backstop => self.backstop(),
             Timer::Accept => self.accept(),
@@ -413,6 +443,7 @@ impl ControlPlane {
         self.poller.remove(Source::Connection(id), connection.fd());
         self.poller.unset(Timer::Hello(id));
         self.waiting.remove_client(id);
+        self.changes.remove_client(id);
         let orphans: Vec<u64> = self
             .jobs
             .values()

@@ -108,6 +108,7 @@ impl ControlPlane {
             self.discards.add(job.id, pipe, &mut self.poller);
         }
         self.notice_limits(&mut job);
+        self.notice_changes(&mut job);
         let (connection, request) = (job.connection, job.request);
         let mut record = Record {
             client: &job.client,
@@ -117,6 +118,7 @@ impl ControlPlane {
             end: End::Ran(&outcome),
             duration_ms: job.duration_ms(),
             bytes: None,
+            changes: &job.changes,
         };
         match job.stdio {
             JobStdio::Captured(captured) => {
@@ -133,6 +135,7 @@ impl ControlPlane {
                 let reply = ExecReply {
                     outcome: outcome.clone(),
                     duration_ms: record.duration_ms,
+                    notices: job.notices,
                 };
                 self.keep_lingering(job.cgroup);
                 self.reply(connection, request, &reply);
@@ -167,6 +170,7 @@ impl ControlPlane {
         duration_ms: u64,
         mut notices: Vec<String>,
     ) -> ShellReply {
+        notices.extend(self.standing_notices());
         if let Some(error) = &summary.file_error {
             notices.push(format!("the whole output could not be saved: {error}"));
         }
@@ -214,6 +218,10 @@ impl ControlPlane {
         let Some(verified) = self.verified() else {
             return;
         };
+        if verified.memory_events.is_gone() {
+            job.notices.push(SANDBOX_ENDED.to_owned());
+            return;
+        }
         let oom_kills = verified.memory_events.count("oom_kill");
         let pids_denied = verified.pids_events.count("max");
         let full: Vec<String> = verified
@@ -244,6 +252,9 @@ impl ControlPlane {
         (self.oom_kills, self.pids_denied) = (oom_kills, pids_denied);
     }
 }
+
+/// What was counted for the sandbox is gone with it.
+const SANDBOX_ENDED: &str = "the sandbox ended at the same time, maybe because what filled its memory were files in its scratch places; it is created again without them";
 
 fn is_full(fd: &OwnedFd) -> bool {
     rustix::fs::fstatvfs(fd)

@@ -7,6 +7,7 @@ use crate::api::{
     API_VERSION, ApiError, Call, CancelReply, Empty, ErrorKind, Hello, HelloReply, ListReply,
     MAX_LINE, Request, StatusReply,
 };
+use crate::run::change::{Change, ChangeKind};
 use crate::run::commands::check_call;
 use crate::run::connection::{Arrived, Client};
 use crate::run::control_plane::ControlPlane;
@@ -168,23 +169,24 @@ impl ControlPlane {
             .values()
             .find(|job| same(job.connection, job.request))
             .map(|job| job.id);
-        let waits = self.waiting.remove(connection, request);
+        let waits = self.waiting.remove(connection, request).is_some()
+            || self.changes.cancel(connection, request);
         self.reply(
             connection,
             id,
             &CancelReply {
-                was_running: job.is_some() || waits.is_some(),
+                was_running: job.is_some() || waits,
             },
         );
         if let Some(job) = job {
             self.end_job(job, EndReason::Cancelled);
         }
-        if let Some(waiting) = waits {
+        if waits {
             let error = ApiError::new(
                 ErrorKind::CannotRun,
                 "cancelled before the sandbox was ready",
             );
-            self.refuse(waiting.connection, waiting.request, error);
+            self.refuse(connection, request, error);
         }
     }
 
@@ -206,7 +208,9 @@ impl ControlPlane {
 
     /// Starts all that waits, once the sandbox is there.
     pub(crate) fn serve_waiting(&mut self) {
-        loop {
+        self.take_changes();
+        // A command that began now could be ended by a change at once.
+        while self.changes.is_idle() {
             // A dead pid 1 may not have been heard of yet: what comes now
             // waits for the next one, rather than fail with this one.
             self.check_alive();
@@ -239,6 +243,27 @@ impl ControlPlane {
         self.flush_channel();
     }
 
+    /// Changes of the mounts go before the commands that wait.
+    fn take_changes(&mut self) {
+        if self.verified().is_none() {
+            return;
+        }
+        let is_change = |call: &Call| matches!(call, Call::Grant(_) | Call::Revoke(_));
+        while let Some(waiting) = self.waiting.take(is_change) {
+            let kind = match waiting.call {
+                Call::Grant(grant) => ChangeKind::Grant(grant),
+                Call::Revoke(revoke) => ChangeKind::Revoke(revoke.path),
+                _ => continue,
+            };
+            self.changes.push(Change {
+                connection: waiting.connection,
+                request: waiting.request,
+                kind,
+            });
+        }
+        self.gather_changes();
+    }
+
     /// An error at the start of a command, or why there was no way to start
     /// it: pid 1 may have died in between.
     fn explain(&mut self, error: ApiError) -> ApiError {
@@ -251,8 +276,11 @@ impl ControlPlane {
         ApiError::new(ErrorKind::CannotRun, message).with_hint("send the command again")
     }
 
-    fn list(&self) -> ListReply {
-        self.context.list.clone()
+    fn list(&mut self) -> ListReply {
+        let mut list = self.context.list.clone();
+        list.notices
+            .extend(self.workspace_file.notice().map(str::to_owned));
+        list
     }
 
     pub(crate) fn reply(&mut self, connection: u64, id: u64, reply: &impl serde::Serialize) {

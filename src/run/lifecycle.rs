@@ -17,10 +17,10 @@ use crate::run::channel::{Channel, ChannelState, Packet};
 use crate::run::control_plane::{ControlPlane, Ending};
 use crate::run::environment::{GIT_ARGS, GitIdentity};
 use crate::run::job::EndReason;
+use crate::run::journal::Entry;
 use crate::run::poller::{Source, Timer};
 use crate::run::task::{Finished, Task};
 use crate::run::verify::{self, Hello, Verified};
-use crate::run::{masks, mount_entry};
 use crate::sys::process;
 
 /// podman creates a container in one or two seconds; the first time that an
@@ -85,12 +85,14 @@ pub(crate) enum TaskKind {
     FindLeftovers,
     Remove,
     GitIdentity,
+    /// Change the mounts of the running container.
+    Live,
 }
 
 impl ControlPlane {
     /// The first container, and what else a command needs.
     pub(crate) fn start(&mut self) {
-        if self.context.inject_git_identity {
+        if self.context.config.inject_git_identity {
             self.ask_git();
         } else {
             self.git = Some(GitIdentity::default());
@@ -121,12 +123,21 @@ impl ControlPlane {
         self.container = self.new_id();
         self.phase = Phase::Creating { attempt };
         if let Err(error) = self.try_create() {
-            self.remove_then(AfterRemoval::Fail(error));
+            self.create_impossible(error);
         }
     }
 
+    /// No further try would help, unless the mounts were changed for it.
+    fn create_impossible(&mut self, error: Error) {
+        let next = match self.roll_back(&error) {
+            true => AfterRemoval::CreateAfter(Duration::ZERO),
+            false => AfterRemoval::Fail(error),
+        };
+        self.remove_then(next);
+    }
+
     fn try_create(&mut self) -> Result<(), Error> {
-        self.cover_masks()?;
+        self.plan_mounts()?;
         self.write_runtime_files()?;
         let (channel, theirs) =
             Channel::pair().map_err(|error| Error::io("make the channel to pid 1", error))?;
@@ -144,13 +155,12 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Hides what the masks mean now: the host may have changed since the last
-    /// container, and a cover without anything below would be made on the host.
-    fn cover_masks(&mut self) -> Result<(), Error> {
-        let context = &mut self.context;
-        let facts = masks::find(&context.masks, &context.mounts)?;
-        context.spec.mounts = context.mounts.with_masks(&facts);
-        context.list.mounts = context.spec.mounts.iter().map(mount_entry).collect();
+    fn plan_mounts(&mut self) -> Result<(), Error> {
+        self.changes.forget_attached();
+        self.drop_changed_grants();
+        let plan = self.context.plan(&self.grants)?;
+        self.context.spec.sources = plan.sources;
+        self.context.set_mounts(plan.mounts);
         Ok(())
     }
 
@@ -176,7 +186,7 @@ impl ControlPlane {
         PathBuf::from(&self.context.spec.cidfile)
     }
 
-    fn add_task(&mut self, task: Task, kind: TaskKind, limit: Duration) {
+    pub(crate) fn add_task(&mut self, task: Task, kind: TaskKind, limit: Duration) {
         let id = self.new_id();
         if let Err(error) = self.poller.add(Source::Task(id), task.pidfd()) {
             // Without events its end is seen when its time limit is up.
@@ -219,6 +229,7 @@ impl ControlPlane {
             TaskKind::Create(number) => self.created(number, finished),
             TaskKind::FindLeftovers => self.leftovers_found(finished),
             TaskKind::Remove => self.removed(finished),
+            TaskKind::Live => self.live_done(finished.as_ref()),
             TaskKind::GitIdentity => {
                 let output = finished
                     .filter(|finished| finished.status.success())
@@ -287,7 +298,9 @@ impl ControlPlane {
     }
 
     fn create_failed(&mut self, error: Error, attempt: u32) {
-        if self.restarts > 0 {
+        if self.roll_back(&error) {
+            self.remove_then(AfterRemoval::CreateAfter(Duration::ZERO));
+        } else if self.was_ready {
             log::error!("cannot create the sandbox again: {error}");
             self.fail_waiting(&error);
             let wait = self.backoff.after_failure();
@@ -363,12 +376,18 @@ impl ControlPlane {
                     verified,
                     since: Instant::now(),
                 });
+                self.journal.record(&Entry::Started {
+                    image: &self.context.spec.image,
+                    restarts: self.restarts,
+                });
                 self.announce_ready();
+                self.was_ready = true;
+                self.recreated();
                 self.serve_waiting();
                 self.prepare_next();
             }
             // A seal that does not hold is not tried again.
-            Err(error) => self.remove_then(AfterRemoval::Fail(error)),
+            Err(error) => self.create_impossible(error),
         }
     }
 
@@ -402,6 +421,7 @@ impl ControlPlane {
                 let lived = running.since.elapsed();
                 log::error!("the sandbox has ended by itself: {reason}; creating it again");
                 self.lose_jobs("the sandbox ended while the command ran; it is created again");
+                self.journal.record(&Entry::Ended { reason });
                 self.restarts += 1;
                 let wait = self.backoff.after_death(lived);
                 self.remove_then(AfterRemoval::CreateAfter(wait));
@@ -416,9 +436,12 @@ impl ControlPlane {
 
     /// The backstop of the channel's end of file.
     pub(crate) fn check_alive(&mut self) {
-        if let Phase::Running(running) = &self.phase
-            && verify::has_ended(&running.verified.pidfd)
-        {
+        let Phase::Running(Running { verified, .. }) = &self.phase else {
+            return;
+        };
+        // systemd removes an empty cgroup before the kernel tells of the end
+        // of the last process in it.
+        if verify::has_ended(&verified.pidfd) || !verified.cgroup.exists() {
             self.container_gone("pid 1 has ended");
         }
     }
@@ -431,7 +454,7 @@ impl ControlPlane {
         }
     }
 
-    fn lose_jobs(&mut self, reason: &str) {
+    pub(crate) fn lose_jobs(&mut self, reason: &str) {
         let ids: Vec<u64> = self.jobs.keys().copied().collect();
         for id in ids {
             self.lose_job(
@@ -446,7 +469,7 @@ impl ControlPlane {
 
     /// Ends the container and removes what podman has of it. Closing the
     /// channel ends pid 1, and with it all that runs inside, at once.
-    fn remove_then(&mut self, next: AfterRemoval) {
+    pub(crate) fn remove_then(&mut self, next: AfterRemoval) {
         self.drop_channel();
         self.phase = Phase::Removing {
             next,
@@ -598,11 +621,12 @@ impl ControlPlane {
 
     fn fail_waiting(&mut self, error: &Error) {
         let reply = ApiError::from(error);
-        for waiting in std::mem::take(&mut self.waiting) {
-            if let Some(connection) = self.connections.get_mut(&waiting.connection) {
-                connection.error(Some(waiting.request), reply.clone());
-            }
-            self.flush_connection(waiting.connection);
+        let mut waiting = self.changes.take_waiting();
+        let requests = std::mem::take(&mut self.waiting).into_iter();
+        waiting.extend(requests.map(|waiting| (waiting.connection, waiting.request)));
+        for (connection, request) in waiting {
+            self.refuse(connection, request, reply.clone());
+            self.flush_connection(connection);
         }
     }
 
@@ -644,6 +668,7 @@ impl ControlPlane {
 
     /// The end of a stop: clean only if all could be removed.
     fn leave_stopped(&mut self) {
+        self.journal.record(&Entry::Ended { reason: "stopped" });
         let ending = match self.teardown_errors.pop() {
             None => Ending::Clean,
             Some(error) => Ending::Failed(Error::Podman(error)),

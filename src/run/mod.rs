@@ -3,7 +3,9 @@
 //! preflight -> create -> verify -> serve -> remove; `prepare` and
 //! `ControlPlane::run` tell the story.
 
+mod attaching;
 mod capture;
+mod change;
 mod channel;
 mod commands;
 mod connection;
@@ -11,12 +13,17 @@ mod control_plane;
 mod discard;
 mod ending;
 mod environment;
+mod grants;
 mod handler;
 mod job;
-mod journal;
+pub(crate) mod journal;
+mod layout;
 mod lifecycle;
+#[allow(dead_code)]
+mod live;
 mod lock;
 mod masks;
+mod notices;
 mod output;
 mod poller;
 pub(crate) mod preflight;
@@ -24,32 +31,37 @@ mod prepared;
 mod reports;
 mod saved;
 mod socket;
+mod standing;
 mod task;
 pub(crate) mod verify;
 mod waiting;
+mod watch;
 mod watchdog;
+mod worktree;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use crate::api::launch::Report;
 use crate::api::{ApiError, ListReply, MountEntry};
 use crate::cli;
-use crate::config::{Config, Mask};
+use crate::config::Config;
 use crate::dirs::{self, Dirs};
 use crate::error::Error;
 use crate::podman;
 use crate::podman::argv::ContainerSpec;
-use crate::policy::mounts::{Access, INIT_PATH, Mount, MountKind, MountSet, OUTPUT_PATH, Origin};
+use crate::policy::mounts::{Access, INIT_PATH, Mount, MountKind, MountSet};
 use crate::run::control_plane::{Context, ControlPlane};
+use crate::run::layout::recorded_sources;
 use crate::run::lock::{Acquired, Lock};
 use crate::run::preflight::Preflight;
+use crate::run::worktree::Finder;
 use crate::sys;
-use crate::workspace::{FileId, Names, Workspace};
+use crate::workspace::{Names, Workspace};
 
 const HELP: &str = "\
 umwelt-run: the control plane of one workspace
@@ -92,6 +104,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
             lexopt::Arg::Long("workspace") => options.workspace = Some(parser.value()?.into()),
             lexopt::Arg::Long("detach") => options.detach = true,
             lexopt::Arg::Long("launched") => options.launched = true,
+            lexopt::Arg::Long("mount-helper") => return crate::attach::main(),
             lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return Ok(cli::print(HELP)),
             lexopt::Arg::Short('V') | lexopt::Arg::Long("version") => {
                 return Ok(cli::version("umwelt-run"));
@@ -160,7 +173,7 @@ fn serve(options: &Options) -> Result<(), Error> {
     raise_descriptor_limit();
     let dirs = Dirs::from_env()?;
     dirs.check_runtime()?;
-    let config = Config::load(&dirs)?;
+    let mut config = Config::load(&dirs)?;
     let (workspace, notice) = Workspace::select(
         options.workspace.as_deref(),
         config.fallback_workspace.as_deref(),
@@ -171,8 +184,8 @@ fn serve(options: &Options) -> Result<(), Error> {
         Acquired::Lock(lock) => lock,
         Acquired::Attached => return already_running(options.launched, &workspace),
     };
-    let masks = masks::all(config.masks.clone(), &dirs);
-    let preflight = preflight::check(&config, &masks, &workspace, &dirs)?;
+    config.masks = masks::all(config.masks, &dirs);
+    let preflight = preflight::check(&config, &workspace, &dirs)?;
     let signals = sys::signal::readable_on(&sys::signal::END)
         .map_err(|error| Error::io("watch signals", error))?;
     let places = names.clone();
@@ -181,15 +194,15 @@ fn serve(options: &Options) -> Result<(), Error> {
         if options.launched {
             report(&Report::Listening(true));
         }
-        let context = prepare(
-            options.launched,
+        let found = Found {
             config,
+            dirs,
             workspace,
             names,
             preflight,
-            masks,
             notice,
-        );
+        };
+        let context = prepare(found, options.launched);
         ControlPlane::new(context, listener, signals)
             .map_err(|error| Error::io("set up the loop", error))?
             .run()
@@ -249,29 +262,39 @@ fn remove_places(names: &Names) {
     }
 }
 
-/// All that was found out -> what the control plane works with.
-fn prepare(
-    launched: bool,
+/// What was found out before anything was made.
+struct Found {
     config: Config,
+    dirs: Dirs,
     workspace: Workspace,
     names: Names,
     preflight: Preflight,
-    masks: Vec<Mask>,
+    /// That the fallback workspace is used.
     notice: Option<String>,
-) -> Context {
+}
+
+/// All that was found out -> what the control plane works with.
+fn prepare(found: Found, launched: bool) -> Context {
+    let Found {
+        config,
+        dirs,
+        workspace,
+        names,
+        preflight,
+        notice,
+    } = found;
     let uid = rustix::process::geteuid().as_raw();
     let user = sys::user::name(uid);
     let home = preflight.host.home.clone();
-    let mut mounts: Vec<Mount> = MountSet::from_config(&config, &workspace, &preflight.host)
-        .iter()
-        .cloned()
-        .collect();
-    mounts.extend(own_mounts(&preflight.exe, &names));
-    let mounts = MountSet::merge(mounts);
+    let worktree = Finder::new(&workspace, &config, &dirs);
+    let worktree = worktree.find(&config.masks, &preflight.host.mount_points);
     for warning in &preflight.warnings {
         log::warn!("{warning}");
     }
-    let notices = notice.into_iter().chain(preflight.warnings.iter().cloned());
+    let notices = notice
+        .into_iter()
+        .chain(preflight.warnings.iter().cloned())
+        .chain(worktree.notices);
     let list = ListReply {
         workspace: workspace.as_str().to_owned(),
         // Filled in at each create.
@@ -283,7 +306,6 @@ fn prepare(
         notices: notices.map(|line| crate::text::printable(&line)).collect(),
     };
     let runtime_file = |name: &str| names.runtime.join(name).to_string_lossy().into_owned();
-    let sources = recorded_sources(&mounts, &workspace);
     let spec = ContainerSpec {
         name: names.container.clone(),
         prefix: config.session_prefix.clone(),
@@ -295,16 +317,21 @@ fn prepare(
         passwd_entry: passwd_entry(&user, uid, &home),
         seccomp: runtime_file("seccomp.json"),
         selinux: preflight.selinux,
-        resources: config.resources,
+        resources: config.resources.clone(),
         delegated: preflight.delegated,
-        mounts: mounts.clone(),
-        sources,
+        // Filled in at each create.
+        mounts: MountSet::default(),
+        sources: BTreeMap::new(),
         init: INIT_PATH.to_owned(),
         cidfile: runtime_file("cid"),
     };
     Context {
-        exe: PathBuf::from(preflight.exe),
+        sources: recorded_sources(preflight.host.real_binds.values().map(String::as_str)),
+        host: preflight.host,
         search_path: podman::search_path(workspace.path()),
+        exe: PathBuf::from(preflight.exe),
+        config,
+        dirs,
         workspace,
         names,
         spec,
@@ -312,9 +339,7 @@ fn prepare(
         home,
         seccomp: preflight.seccomp,
         list,
-        mounts,
-        masks,
-        inject_git_identity: config.inject_git_identity,
+        git_dirs: worktree.git_dirs,
         launched,
     }
 }
@@ -327,39 +352,7 @@ fn passwd_entry(user: &str, uid: u32, home: &str) -> String {
     format!("{user}:*:{uid}:{gid}:{user}:{home}:/bin/bash")
 }
 
-/// What the sources of the binds are now. One that cannot be looked at is
-/// left to podman, which says why it cannot be mounted.
-fn recorded_sources(mounts: &MountSet, workspace: &Workspace) -> BTreeMap<String, FileId> {
-    let mut sources = BTreeMap::new();
-    for mount in mounts.iter().filter(|mount| mount.origin != Origin::Umwelt) {
-        if let MountKind::Bind { source, .. } = &mount.kind
-            && let Ok(metadata) = std::fs::metadata(source)
-        {
-            sources.insert(source.clone(), FileId::from_metadata(&metadata));
-        }
-    }
-    sources.insert(workspace.as_str().to_owned(), workspace.id());
-    sources
-}
-
-/// What the sandbox itself stands on; nothing of it can be written inside.
-fn own_mounts(exe: &str, names: &Names) -> Vec<Mount> {
-    let bind = |path: &str, source: &Path| {
-        Mount::bind(
-            path,
-            &source.to_string_lossy(),
-            Access::ReadOnly,
-            Origin::Umwelt,
-        )
-    };
-    vec![
-        bind(INIT_PATH, Path::new(exe)),
-        bind(OUTPUT_PATH, &names.state.join("output")),
-        bind("/etc/hosts", &names.runtime.join("hosts")),
-    ]
-}
-
-fn mount_entry(mount: &Mount) -> MountEntry {
+pub(crate) fn mount_entry(mount: &Mount) -> MountEntry {
     let (mode, size, reason) = match &mount.kind {
         MountKind::Bind {
             access: Access::ReadOnly,

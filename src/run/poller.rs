@@ -45,6 +45,8 @@ pub(crate) enum Timer {
     Handshake(u64),
     /// Time to create the container again.
     Restart,
+    /// Changes of the mounts were waited for long enough.
+    Changes,
     /// No client came to a launched control plane.
     FirstClient,
     /// A client could not be accepted for a moment.

@@ -111,10 +111,9 @@ impl fmt::Display for PreflightError {
 
 impl std::error::Error for PreflightError {}
 
-/// Runs all checks, cheapest first. `masks` are all that hold.
+/// Runs all checks, cheapest first.
 pub(crate) fn check(
     config: &Config,
-    masks: &[Mask],
     workspace: &Workspace,
     dirs: &Dirs,
 ) -> Result<Preflight, PreflightError> {
@@ -129,7 +128,7 @@ pub(crate) fn check(
     let exe = find_exe(workspace)?;
     let seccomp = derive_seccomp()?;
     let mut warnings = Vec::new();
-    let host = host_facts(config, masks, dirs, &mut warnings)?;
+    let host = host_facts(config, dirs, &mut warnings)?;
     Ok(Preflight {
         delegated,
         exe,
@@ -189,7 +188,6 @@ fn is_selinux_enforcing() -> bool {
 
 fn host_facts(
     config: &Config,
-    masks: &[Mask],
     dirs: &Dirs,
     warnings: &mut Vec<String>,
 ) -> Result<HostFacts, PreflightError> {
@@ -207,7 +205,7 @@ fn host_facts(
             ));
             continue;
         };
-        if let Some(reason) = bind_refusal(&real, masks, dirs) {
+        if let Some(reason) = bind_refusal(&real, &config.masks, dirs) {
             return Err(PreflightError::Bind {
                 path: path.clone(),
                 reason,
@@ -222,25 +220,30 @@ fn host_facts(
             )),
         }
     }
+    Ok(HostFacts {
+        home: home_text(&dirs.home),
+        real_binds,
+        mount_points: mount_points()?,
+    })
+}
+
+/// The mount points of the host as they are now. A path that is not UTF-8
+/// cannot be handed to podman; should it matter, the mount is found when the
+/// table inside is read back.
+pub(crate) fn mount_points() -> Result<Vec<MountPoint>, PreflightError> {
     let table = crate::sys::mountinfo::of_self().map_err(PreflightError::MountTable)?;
-    // A path that is not UTF-8 cannot be handed to podman; should it matter,
-    // the mount is found when the table inside is read back.
-    let mount_points = table.iter().filter_map(|entry| {
+    let points = table.iter().filter_map(|entry| {
         Some(MountPoint {
             path: entry.mount_point.to_str()?.to_owned(),
             read_only: entry.is_read_only(),
         })
     });
-    Ok(HostFacts {
-        home: home_text(&dirs.home),
-        real_binds,
-        mount_points: mount_points.collect(),
-    })
+    Ok(points.collect())
 }
 
 /// Why the directory `real` cannot be shown to a sandbox, even read-only.
 /// What contains a place is fine where a mask hides that place.
-fn bind_refusal(real: &Path, masks: &[Mask], dirs: &Dirs) -> Option<String> {
+pub(crate) fn bind_refusal(real: &Path, masks: &[Mask], dirs: &Dirs) -> Option<String> {
     /// Reached by a link; config refuses them by name.
     const SYSTEM: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
     let home = places::real(&dirs.home);
@@ -344,7 +347,7 @@ mod tests {
         let link = home.join("link");
         let mut config = Config::load(&dirs).unwrap();
         config.mounts = vec![BaseMount::Bind { path: link.clone() }];
-        let facts = || host_facts(&config, &[], &dirs, &mut Vec::new());
+        let facts = || host_facts(&config, &dirs, &mut Vec::new());
         std::os::unix::fs::symlink("data", &link).unwrap();
         let expected = [&link, &home.join("data")].map(|path| path.to_str().unwrap().to_owned());
         let [path, real] = expected;

@@ -55,6 +55,17 @@ impl WaitingQueue {
         Some(waiting)
     }
 
+    /// Takes out the first request that `is_meant`.
+    pub(crate) fn take(&mut self, is_meant: impl Fn(&Call) -> bool) -> Option<Waiting> {
+        let at = self
+            .queue
+            .iter()
+            .position(|waiting| is_meant(&waiting.call))?;
+        let waiting = self.queue.remove(at)?;
+        self.let_go(&waiting);
+        Some(waiting)
+    }
+
     /// Takes out one request of a client.
     pub(crate) fn remove(&mut self, connection: u64, request: u64) -> Option<Waiting> {
         let is_meant =
@@ -102,6 +113,8 @@ impl Held {
             Call::Terminal(Terminal {
                 argv, cwd, term, ..
             }) => (words(argv) + term.len(), cwd),
+            Call::Grant(grant) => (grant.path.len(), &None),
+            Call::Revoke(revoke) => (revoke.path.len(), &None),
             _ => (0, &None),
         };
         Held {

@@ -152,6 +152,11 @@ impl Events {
         value.and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 
+    /// Whether the cgroup is gone since it was opened.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.file.is_some() && self.read(&mut [0; 32]).is_empty()
+    }
+
     /// The number that is the whole of it.
     pub(crate) fn value(&self) -> Option<u64> {
         self.read(&mut [0; 32]).trim().parse().ok()

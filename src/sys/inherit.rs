@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -40,4 +40,16 @@ pub(crate) fn pass_as_fd3(command: &mut Command, fd: BorrowedFd<'_>) {
     // SAFETY: the closure calls dup2(2) only, which is async-signal-safe, and
     // allocates nothing.
     unsafe { command.pre_exec(pass) };
+}
+
+/// The same for a descriptor that only the child needs: it lives as long as
+/// `command`.
+pub(crate) fn hand_over_as_fd3(command: &mut Command, fd: OwnedFd) {
+    pass_as_fd3(command, fd.as_fd());
+    let keep = move || {
+        let _open = &fd;
+        Ok(())
+    };
+    // SAFETY: the closure does nothing; it is there to own the descriptor.
+    unsafe { command.pre_exec(keep) };
 }

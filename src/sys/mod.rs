@@ -4,7 +4,10 @@
 pub(crate) mod cgroup;
 pub(crate) mod fdpass;
 pub(crate) mod inherit;
+pub(crate) mod memory;
+pub(crate) mod mount;
 pub(crate) mod mountinfo;
+pub(crate) mod namespace;
 pub(crate) mod process;
 pub(crate) mod signal;
 pub(crate) mod spawn;

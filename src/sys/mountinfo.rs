@@ -8,6 +8,12 @@ use std::path::PathBuf;
 /// One mount of a process's mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
+    /// What statx(2) calls `stx_mnt_id`. Given to another mount later on.
+    pub(crate) id: u64,
+    /// `major:minor` of the file system.
+    pub(crate) device: String,
+    /// Which directory of the file system is mounted; `/` for all of it.
+    pub(crate) root: PathBuf,
     pub(crate) mount_point: PathBuf,
     /// Per-mount options: `rw`, `nosuid`, …
     options: String,
@@ -41,7 +47,10 @@ pub(crate) fn of_self() -> io::Result<Vec<Entry>> {
 }
 
 pub(crate) fn load(path: &str) -> io::Result<Vec<Entry>> {
-    let bytes = std::fs::read(path)?;
+    parse_table(&std::fs::read(path)?)
+}
+
+pub(crate) fn parse_table(bytes: &[u8]) -> io::Result<Vec<Entry>> {
     bytes
         .split(|byte| *byte == b'\n')
         .filter(|line| !line.is_empty())
@@ -59,7 +68,10 @@ pub(crate) fn load(path: &str) -> io::Result<Vec<Entry>> {
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
 fn parse(line: &[u8]) -> Option<Entry> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let mount_point = unescape(fields.nth(4)?);
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = text(fields.nth(1)?);
+    let root = unescape(fields.next()?);
+    let mount_point = unescape(fields.next()?);
     let options = text(fields.next()?);
     let propagation: Vec<String> = fields
         .by_ref()
@@ -69,6 +81,9 @@ fn parse(line: &[u8]) -> Option<Entry> {
     let fs_type = text(fields.next()?);
     let super_options = text(fields.nth(1)?);
     Some(Entry {
+        id,
+        device,
+        root,
         mount_point,
         options,
         fs_type,
@@ -115,6 +130,8 @@ mod tests {
         )
         .unwrap();
         assert_eq!(entry.mount_point, Path::new(r"/mnt x\y"));
+        assert_eq!((entry.id, entry.device.as_str()), (36, "98:0"));
+        assert_eq!(entry.root, Path::new("/a"));
         assert!(entry.has("nosuid") && !entry.has("suid") && !entry.is_read_only());
         assert_eq!(entry.propagation, "master:1 shared:2");
         assert_eq!(entry.super_option("size"), Some("4k"));
@@ -126,6 +143,7 @@ mod tests {
     #[test]
     fn short_lines_are_not_read() {
         assert_eq!(parse(b"36 35 98:0 /a"), None);
+        assert_eq!(parse(b"x 35 98:0 / /a rw - ext4 d rw"), None);
     }
 
     #[test]

@@ -139,6 +139,7 @@ impl Connection {
             "ping" => self.result(id, json!({})),
             "status" => self.result(id, status(&shared.workspace, &shared.sid)),
             "list" => self.result(id, list(&shared.workspace)),
+            "grant" | "revoke" => self.result(id, changed(&request["params"])),
             "exec" => self.exec(id, &request["params"], fds),
             "terminal" => self.terminal(id, &request["params"]),
             "cancel" => self.cancel(id, request["params"]["request"].as_u64().unwrap()),
@@ -273,9 +274,22 @@ pub(crate) fn list(workspace: &str) -> Value {
         "mounts": [
             {"path": workspace, "mode": "rw", "source": "workspace"},
             {"path": "/tmp", "mode": "tmpfs", "source": "umwelt", "size": 1u64 << 30},
+            {"path": "/srv/a", "mode": "rw", "source": "session"},
+            {"path": "/srv/b", "mode": "ro", "source": "persisted"},
         ],
         "resources": {"memory": 4u64 << 30, "cpus": 2.0, "pids_limit": 1024},
         "timeout_default_s": 120, "timeout_max_s": 3600, "notices": ["take care"],
+    })
+}
+
+/// The answer to a grant (it has a mode) or a revoke, as if nothing were easier.
+fn changed(params: &Value) -> Value {
+    let path = &params["path"];
+    let mount = json!({"path": path, "mode": params["mode"], "source": "session"});
+    json!({
+        "path": path, "mode": params["mode"], "applied": "live",
+        "persisted": params["persist"] == true, "lost": [], "notices": [],
+        "mounts": if params["mode"].is_null() { json!([]) } else { json!([mount]) },
     })
 }
 

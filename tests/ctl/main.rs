@@ -10,7 +10,12 @@
 #[path = "../common/control_plane.rs"]
 mod control_plane;
 mod exec;
+mod grant;
 mod home;
+mod log;
 mod shell;
 mod status;
 mod stop;
+mod terminal;
+mod trust;
+mod wt;

@@ -1,10 +1,7 @@
 //! shell, on terminals made for it.
 
 use std::fs::File;
-use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -12,81 +9,8 @@ use rustix::termios::{LocalModes, Winsize};
 use serde_json::json;
 
 use crate::control_plane::open_pty;
-use crate::home::{Home, Ran, eventually, finish, signal};
-
-/// umwelt-ctl on a terminal that the test holds the other side of.
-struct Session {
-    master: File,
-    terminal: OwnedFd,
-    shown: Arc<Mutex<Vec<u8>>>,
-    child: Child,
-}
-
-impl Session {
-    fn start(home: &Home, args: &[&str]) -> Session {
-        Session::start_as(home, args, "xterm-256color")
-    }
-
-    fn start_as(home: &Home, args: &[&str], term: &str) -> Session {
-        let (master, terminal) = open_pty(24, 80);
-        let child = home
-            .ctl_on_terminal(args)
-            .env("TERM", term)
-            .stdin(terminal.try_clone().unwrap())
-            .stdout(terminal.try_clone().unwrap())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let master = File::from(master);
-        let shown = Arc::new(Mutex::new(Vec::new()));
-        let (mut from, into) = (master.try_clone().unwrap(), Arc::clone(&shown));
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(len @ 1..) = from.read(&mut bytes) {
-                into.lock().unwrap().extend(&bytes[..len]);
-            }
-        });
-        Session {
-            master,
-            terminal,
-            shown,
-            child,
-        }
-    }
-
-    fn shown(&self) -> String {
-        String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
-    }
-
-    fn type_keys(&mut self, keys: &str) {
-        self.master.write_all(keys.as_bytes()).unwrap();
-    }
-
-    fn wait_for(&self, text: &str) {
-        eventually(&format!("{text:?} is shown"), || {
-            self.shown().contains(text)
-        });
-    }
-
-    fn is_raw(&self) -> bool {
-        let modes = rustix::termios::tcgetattr(&self.terminal)
-            .unwrap()
-            .local_modes;
-        !modes.intersects(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG)
-    }
-
-    /// The end; the terminal must be as it was.
-    fn finish(self) -> Ran {
-        let ran = finish(self.child, 10);
-        let modes = rustix::termios::tcgetattr(&self.terminal).unwrap();
-        let usual = LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG;
-        assert!(
-            modes.local_modes.contains(usual),
-            "the terminal is still raw"
-        );
-        ran
-    }
-}
+use crate::home::{Home, eventually, signal};
+use crate::terminal::Session;
 
 #[test]
 fn a_session_runs_on_a_raw_terminal_and_passes_its_exit_code_on() {

@@ -98,7 +98,7 @@ fn every_result_matches_the_output_schema() {
     );
     mcp.call(2, "list", &json!({}));
     let result = mcp.result(2);
-    conforms(&result["structuredContent"], &tools[1]["outputSchema"]);
+    conforms(&result["structuredContent"], &tools[3]["outputSchema"]);
     assert!(
         text(&result).contains("\nrw         -  workspace  /w\n"),
         "{}",
@@ -107,13 +107,14 @@ fn every_result_matches_the_output_schema() {
 }
 
 /// As much of JSON Schema as the tools use.
-fn conforms(value: &Value, schema: &Value) {
+pub(crate) fn conforms(value: &Value, schema: &Value) {
     let fits = match schema["type"].as_str().unwrap() {
         "object" => value.is_object(),
         "array" => value.is_array(),
         "string" => value.is_string(),
         "integer" => value.is_u64() || value.is_i64(),
         "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
         other => panic!("{other}"),
     };
     assert!(fits, "{value} is no {schema}");

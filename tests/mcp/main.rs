@@ -13,5 +13,6 @@ mod common;
 mod calls;
 mod driver;
 mod end;
+mod grants;
 mod protocol;
 mod sandbox;

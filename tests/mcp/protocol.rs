@@ -29,7 +29,7 @@ fn handshake_and_tools_are_answered_without_any_sandbox() {
         .iter()
         .map(|tool| tool["name"].clone())
         .collect();
-    assert_eq!(names, ["shell", "list"]);
+    assert_eq!(names, ["shell", "grant", "revoke", "list"]);
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 

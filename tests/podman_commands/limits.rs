@@ -153,7 +153,12 @@ fn scratch_larger_than_the_memory_limit_does_not_take_the_sandbox_away() {
     };
     let mut client = sandbox.client();
     let result = client.shell("head -c 300M /dev/zero >/tmp/fill");
-    assert!(notices(&result).contains("memory limit"), "{result}");
+    // Which process the kernel ends is its choice: pid 1 may be the last one.
+    let told = notices(&result);
+    let is_named = ["memory limit", "the sandbox ended"]
+        .iter()
+        .any(|why| told.contains(why));
+    assert!(is_named || result["ended"] == "lost", "{result}");
     // What fills the memory are files that nobody but the agent can remove.
     let mut tries = 0;
     wait_for("a command that works", Duration::from_secs(60), || {

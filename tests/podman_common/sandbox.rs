@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
@@ -236,7 +236,7 @@ pub(crate) struct Sandbox {
     holder: Option<Client>,
     /// The process that serves.
     pub(crate) pid: u32,
-    pub(crate) place: Place,
+    pub(crate) place: Arc<Place>,
     has_ended: bool,
 }
 
@@ -246,7 +246,8 @@ impl Sandbox {
         host::qualifies().then(|| Sandbox::start_at(Place::new(options)))
     }
 
-    pub(crate) fn start_at(place: Place) -> Sandbox {
+    pub(crate) fn start_at(place: impl Into<Arc<Place>>) -> Sandbox {
+        let place = place.into();
         let mut child = place.spawn();
         let launched = place.options.launched;
         let mut client = wait_for("the socket", PATIENCE, || {
@@ -306,8 +307,15 @@ impl Sandbox {
         pids
     }
 
-    /// The entries of the journal.
+    /// The commands in the journal.
     pub(crate) fn journal(&self) -> Vec<Value> {
+        let mut entries = self.entries();
+        entries.retain(|entry| entry.get("command").is_some());
+        entries
+    }
+
+    /// All entries of the journal.
+    pub(crate) fn entries(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.place.journal()).unwrap_or_default();
         text.lines()
             .map(|line| serde_json::from_str(line).expect("a JSON line"))
@@ -340,6 +348,12 @@ impl Sandbox {
         }
         drop(self.child.wait());
         gone
+    }
+
+    /// Ends it; its place is there for the next one.
+    pub(crate) fn end_and_keep(mut self) -> Arc<Place> {
+        assert!(self.end(), "umwelt-run did not end within {STOP_LIMIT:?}");
+        Arc::clone(&self.place)
     }
 
     /// Ends it and makes sure that nothing of it is left.

@@ -1,0 +1,237 @@
+//! `.umwelt.toml`, the file of a workspace -> what it asks for. Pure: whether
+//! any of it counts is not decided here.
+
+pub(crate) mod edit;
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use crate::config::ConfigError;
+use crate::config::source::Source;
+use crate::config::value::expand_path;
+
+/// What a workspace file asks for; the default asks for nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct WorkspaceFile {
+    pub(crate) grants: Vec<PersistedGrant>,
+}
+
+/// A grant that outlives the control plane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PersistedGrant {
+    /// Absolute, in normal form; links in it are not resolved.
+    pub(crate) path: PathBuf,
+    pub(crate) mode: GrantMode,
+    /// A single file, which can only be read.
+    pub(crate) file: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum GrantMode {
+    Ro,
+    Rw,
+}
+
+impl GrantMode {
+    /// As it is written in the file and asked for by clients.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            GrantMode::Ro => "ro",
+            GrantMode::Rw => "rw",
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    #[serde(default)]
+    grants: Vec<Spanned<RawGrant>>,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawGrant {
+    path: Spanned<String>,
+    mode: Spanned<GrantMode>,
+    file: Option<Spanned<bool>>,
+}
+
+impl WorkspaceFile {
+    /// `path` is for errors, `home` stands for `$HOME`.
+    pub(crate) fn parse(
+        path: &Path,
+        text: &str,
+        home: &Path,
+    ) -> Result<WorkspaceFile, ConfigError> {
+        let reader = Reader {
+            source: Source { path, text },
+            home,
+        };
+        reader.file(reader.raw()?)
+    }
+
+    /// Whether it makes no difference if this counts.
+    pub(crate) fn asks_for_nothing(&self) -> bool {
+        *self == WorkspaceFile::default()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Reader<'a> {
+    source: Source<'a>,
+    home: &'a Path,
+}
+
+impl Reader<'_> {
+    fn raw(&self) -> Result<Raw, ConfigError> {
+        toml::from_str(self.source.text).map_err(|error| self.source.syntax_error(&error))
+    }
+
+    fn file(&self, raw: Raw) -> Result<WorkspaceFile, ConfigError> {
+        let mut file = WorkspaceFile::default();
+        for raw in raw.grants {
+            let raw = raw.into_inner();
+            let at = raw.path.span().start;
+            let grant = self.grant(raw)?;
+            if file.grants.iter().any(|other| other.path == grant.path) {
+                let message = format!("{:?} is granted twice", grant.path);
+                return Err(self.source.error(at, "grants.path", message));
+            }
+            file.grants.push(grant);
+        }
+        Ok(file)
+    }
+
+    fn grant(&self, raw: RawGrant) -> Result<PersistedGrant, ConfigError> {
+        let mode = *raw.mode.get_ref();
+        let file = match raw.file {
+            None => false,
+            Some(file) => self.source.check("grants.file", file, |file| {
+                if file && mode == GrantMode::Rw {
+                    return Err("a single file can only be granted with mode = \"ro\"".to_owned());
+                }
+                Ok(file)
+            })?,
+        };
+        let path = self.source.check("grants.path", raw.path, |text| {
+            expand_path(&text, self.home)
+        })?;
+        Ok(PersistedGrant { path, mode, file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<WorkspaceFile, String> {
+        WorkspaceFile::parse(Path::new("/w/.umwelt.toml"), text, Path::new("/home/u"))
+            .map_err(|error| error.to_string())
+    }
+
+    fn grant(path: &str, mode: GrantMode, file: bool) -> PersistedGrant {
+        PersistedGrant {
+            path: path.into(),
+            mode,
+            file,
+        }
+    }
+
+    #[test]
+    fn grants_are_read_in_their_order() {
+        let file = parse(
+            "# mine\n[[grants]]\npath = \"$HOME/b\"\nmode = \"rw\"\n\n\
+             [[grants]]\npath = \"/a//x/\"\nmode = \"ro\"\nfile = true\n",
+        )
+        .unwrap();
+        let wanted = [
+            grant("/home/u/b", GrantMode::Rw, false),
+            grant("/a/x", GrantMode::Ro, true),
+        ];
+        assert_eq!(file.grants, wanted);
+    }
+
+    #[test]
+    fn nothing_is_asked_for_by_nothing_and_by_comments() {
+        for text in ["", "\n", "# a\n", "\u{feff}# a\r\n", "grants = []\n"] {
+            assert!(parse(text).unwrap().asks_for_nothing(), "{text:?}");
+        }
+        let file = parse("[[grants]]\npath = \"/a\"\nmode = \"ro\"\n").unwrap();
+        assert!(!file.asks_for_nothing());
+    }
+
+    #[test]
+    fn byte_order_mark_and_windows_line_ends_are_no_obstacle() {
+        let file = parse("\u{feff}[[grants]]\r\npath = \"/a\"\r\nmode = \"ro\"\r\n").unwrap();
+        assert_eq!(file.grants, [grant("/a", GrantMode::Ro, false)]);
+    }
+
+    #[test]
+    fn whatever_is_not_in_the_schema_is_refused_with_line_and_key() {
+        let entry = |rest: &str| format!("[[grants]]\npath = \"/a\"\nmode = \"ro\"\n{rest}");
+        for (text, wanted) in [
+            (
+                entry("\n[egress]\nenabled = true\n"),
+                "line 5: unknown field `egress`",
+            ),
+            ("[[hosts]]\n".to_owned(), "line 1: unknown field `hosts`"),
+            (
+                "image = \"x\"\n".to_owned(),
+                "line 1: unknown field `image`",
+            ),
+            (entry("size = 1\n"), "line 4: unknown field `size`"),
+            (entry("file = 1\n"), "line 4: file: invalid type"),
+            (entry("mode = \"rw\"\n"), "line 4: duplicate key"),
+            (
+                entry("[[grants]]\npath = \"/a/\"\nmode = \"rw\"\n"),
+                "line 5: grants.path: \"/a\" is granted twice",
+            ),
+            (
+                "[[grants]]\npath = \"/a\"\nmode = \"wr\"\n".to_owned(),
+                "line 3: mode: unknown variant `wr`",
+            ),
+            (
+                "[[grants]]\npath = \"/a\"\nmode = \"rw\"\nfile = true\n".to_owned(),
+                "line 4: grants.file: a single file",
+            ),
+            (
+                "[[grants]]\npath = \"a\"\nmode = \"ro\"\n".to_owned(),
+                "line 2: grants.path: \"a\" is not an absolute path",
+            ),
+            (
+                "[[grants]]\npath = \"/a/../b\"\nmode = \"ro\"\n".to_owned(),
+                "contains \"..\"",
+            ),
+            (
+                "[[grants]]\npath = 1\nmode = \"ro\"\n".to_owned(),
+                "line 2: path: invalid type",
+            ),
+            (
+                "[[grants]]\nmode = \"ro\"\n".to_owned(),
+                "line 1: missing field `path`",
+            ),
+            (
+                "[[grants]]\npath = \"/a\"\n".to_owned(),
+                "line 1: missing field `mode`",
+            ),
+            ("grants = 1\n".to_owned(), "line 1: grants: invalid type"),
+            (
+                "[grants]\npath = \"/a\"\nmode = \"ro\"\n".to_owned(),
+                "line 1: invalid type",
+            ),
+            ("[[grants]]\npath = \"/a\n".to_owned(), "line 2"),
+            ("\0".to_owned(), "line 1"),
+        ] {
+            let message = parse(&text).unwrap_err();
+            assert!(message.contains(wanted), "{text:?}: {message}");
+            assert!(
+                message.starts_with("\"/w/.umwelt.toml\" line "),
+                "{message}"
+            );
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! `umwelt-ctl trust`: a person looks at a workspace file, and accepts it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use rustix::termios::QueueSelector;
+
+use crate::cli;
+use crate::ctl::args::{Args, Operands, Subcommand};
+use crate::ctl::peer::{self, Presence};
+use crate::ctl::place::{Place, Target};
+use crate::ctl::{CLIENT, CtlError, NAME, diff};
+use crate::error::{Error, exit_code};
+use crate::run::journal::{Entry, Journal};
+use crate::text::{printable, shell_word};
+use crate::trust::{self, Comparison, TrustError, TrustState, Untrusted, WorkspaceTrust};
+use crate::workspace::Workspace;
+
+pub(super) const SUBCOMMAND: Subcommand = Subcommand {
+    name: "trust",
+    help: "\
+Usage: umwelt-ctl trust [--diff | --yes | --revoke] [WORKSPACE]
+
+Shows what .umwelt.toml in WORKSPACE would allow more or less than what was
+accepted before, and the text that has changed; then asks whether to accept it.
+Until then, and after each edit that is not umwelt's own, nothing in the file
+counts. Left out, WORKSPACE is the current directory.
+
+Options:
+      --diff     show it and do not ask; exit with 1 if it is not accepted
+      --yes      accept it without a question
+      --revoke   forget what was accepted: nothing in the file counts any more
+  -h, --help     print this help and exit
+  -V, --version  print the version and exit
+
+Exit status: 0 all of the file counts, or it asks for nothing; 1 it does not
+count; 2 wrong usage, or a file that cannot be accepted.
+",
+    options: &["diff", "yes", "revoke"],
+    operands: Operands::Workspace,
+    run,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Ask,
+    Diff,
+    Yes,
+    Revoke,
+}
+
+fn run(args: Args) -> Result<ExitCode, Error> {
+    let way = way(&args)?;
+    let place = Place::load()?;
+    let target = place.target(args.workspace.as_deref())?;
+    let path = path_of(&place, &target)?;
+    let shown = path.to_str().unwrap_or_default();
+    let trust = WorkspaceTrust::of_path(shown, &target.sid, &place.dirs);
+    if way == Way::Revoke {
+        return revoke(&place, &trust, &target);
+    }
+    let seen = trust.comparison()?;
+    let name = printable(&format!("{:?}", trust.path()));
+    let TrustState::Untrusted(why) = &seen.state else {
+        let state = match seen.state {
+            TrustState::Absent => "asks for nothing",
+            _ => "is accepted as it is",
+        };
+        return Ok(cli::print(&format!("{name} {state}\n")));
+    };
+    let is_terminal = |fd| rustix::termios::isatty(fd);
+    if way == Way::Ask
+        && !(is_terminal(rustix::stdio::stdin()) && is_terminal(rustix::stdio::stdout()))
+    {
+        return Err(CtlError::NobodyToAsk.into());
+    }
+    cli::print(&render(&name, why, &seen));
+    if way == Way::Diff {
+        return Ok(ExitCode::from(exit_code::FAILURE));
+    }
+    if way == Way::Ask && !ask()? {
+        return Err(CtlError::NotAccepted.into());
+    }
+    match trust.accept(&seen) {
+        Ok(()) => {
+            record(&place, &target, "trusted");
+            Ok(cli::print(&format!("accepted\n{}", running(&target))))
+        }
+        Err(TrustError::Changed(_)) => Err(CtlError::ChangedMeanwhile.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn way(args: &Args) -> Result<Way, Error> {
+    let given = args.flags.iter().map(|flag| match *flag {
+        "diff" => Way::Diff,
+        "yes" => Way::Yes,
+        _ => Way::Revoke,
+    });
+    let mut given: Vec<_> = given.collect();
+    given.dedup();
+    match given.as_slice() {
+        [] => Ok(Way::Ask),
+        [way] => Ok(*way),
+        _ => Err(Error::Usage(
+            "--diff, --yes and --revoke exclude each other".to_owned(),
+        )),
+    }
+}
+
+/// The directory of a session id is known where it runs, or by its record.
+fn path_of(place: &Place, target: &Target) -> Result<PathBuf, Error> {
+    if target.shown.starts_with('/') {
+        return Ok(PathBuf::from(&target.shown));
+    }
+    let of_record = trust::workspace_of(&target.sid, &place.dirs);
+    let of_running = || {
+        let status = peer::status(&target.names.socket).ok()?;
+        Some(PathBuf::from(status.workspace))
+    };
+    of_record
+        .or_else(of_running)
+        .filter(|path| Workspace::sid_of_path(path).as_ref() == Some(&target.sid))
+        .ok_or_else(|| target.not_running(false))
+}
+
+fn revoke(place: &Place, trust: &WorkspaceTrust, target: &Target) -> Result<ExitCode, Error> {
+    let done = match trust.revoke()? {
+        true => {
+            record(place, target, "revoked");
+            format!("revoked\n{}", running(target))
+        }
+        false => "nothing was accepted\n".to_owned(),
+    };
+    Ok(cli::print(&done))
+}
+
+/// In the journal of the sandbox, where its grants stand too.
+fn record(place: &Place, target: &Target, change: &str) {
+    if let Err(error) = crate::dirs::create_private(&place.dirs.data) {
+        return log::warn!("not in the journal: {error}");
+    }
+    let client = CLIENT;
+    Journal::new(target.names.journal.clone()).record(&Entry::Trust { change, client });
+}
+
+/// The meaning first: a text can be long, and look harmless.
+fn render(name: &str, why: &Untrusted, seen: &Comparison) -> String {
+    let mut out = format!("{name} does not count: {}\n", printable(&why.to_string()));
+    out.push_str("\nAccepting it\n");
+    for change in &seen.changes {
+        let mark = if change.widens { '+' } else { '-' };
+        out.push_str(&format!("  {mark} {}\n", change.text));
+    }
+    if seen.changes.is_empty() {
+        out.push_str("  = changes nothing that is allowed\n");
+    }
+    let diff = diff::render(&seen.old_text, &seen.new_text);
+    match diff.is_empty() {
+        true => out.push_str("\nThe text is the one that was accepted.\n"),
+        false => out.push_str(&format!("\n--- accepted\n+++ now\n{diff}")),
+    }
+    out
+}
+
+fn ask() -> Result<bool, Error> {
+    // What was typed before the question is no answer to it.
+    let _any = rustix::termios::tcflush(rustix::stdio::stdin(), QueueSelector::IFlush);
+    cli::print("\naccept? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin()
+        .read_line(&mut answer)
+        .map_err(|error| Error::io("read the answer", error))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// A control plane keeps what it has read at its start.
+fn running(target: &Target) -> String {
+    match peer::presence(&target.names.socket) {
+        Ok(Presence::Listening(_)) => format!(
+            "takes effect at the next start; end the running sandbox with: {NAME} stop {}\n",
+            shell_word(&printable(&target.shown))
+        ),
+        _ => String::new(),
+    }
+}

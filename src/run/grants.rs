@@ -1,0 +1,373 @@
+//! A path that somebody asked for -> a grant, or why it cannot be one. It
+//! looks at the host and changes nothing.
+//!
+//! A person decides on the path as it was asked for, so no link that commands
+//! inside can change may lie on the way.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+
+use crate::api::{ApiError, ErrorKind, Grant as Asked, GrantMode};
+use crate::config::{Mask, MaskTarget, PersistedGrant};
+use crate::places;
+use crate::policy::grants::{Grant, GrantKind, GrantSet, Lasts};
+use crate::policy::masks::MaskFacts;
+use crate::policy::mounts::{Access, MountSet};
+use crate::run::control_plane::Context;
+use crate::run::{masks, preflight};
+use crate::workspace::{self, FileId};
+
+/// Each is a mount of its own, and podman's command line is limited.
+const MAX_GRANTS: usize = 128;
+const MAX_PATH: usize = 4096;
+
+/// Why a path is not granted.
+#[derive(Debug)]
+pub(crate) enum GrantError {
+    NotAPath(String),
+    Gone(PathBuf, io::Error),
+    /// What stands there is not what was asked for.
+    Kind {
+        path: PathBuf,
+        what: &'static str,
+    },
+    WritableFile(PathBuf),
+    OutsideRoots {
+        path: PathBuf,
+        roots: Vec<PathBuf>,
+    },
+    /// A place that no sandbox may have, or may write.
+    Refused {
+        path: PathBuf,
+        reason: String,
+    },
+    /// Commands inside decide where the path leads.
+    Link {
+        link: PathBuf,
+        leads_to: PathBuf,
+    },
+    InWorkspace(PathBuf),
+    Masked {
+        path: PathBuf,
+        mask: PathBuf,
+    },
+    /// Persisted grants hold real paths.
+    NotReal {
+        path: PathBuf,
+        leads_to: PathBuf,
+    },
+    /// Something else has taken its place.
+    Changed(PathBuf),
+    TooMany,
+}
+
+impl fmt::Display for GrantError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GrantError::NotAPath(why) => write!(f, "this is not a path to grant: {why}"),
+            GrantError::Gone(path, error) => write!(f, "{path:?} cannot be granted: {error}"),
+            GrantError::Kind { path, what } => {
+                write!(f, "{path:?} cannot be granted: it is {what}")
+            }
+            GrantError::WritableFile(path) => {
+                write!(f, "the file {path:?} can only be granted for reading")
+            }
+            GrantError::OutsideRoots { path, roots } => {
+                write!(f, "{path:?} lies outside of what can be granted: {roots:?}")
+            }
+            GrantError::Refused { path, reason } => {
+                write!(f, "{path:?} is never granted: {reason}")
+            }
+            GrantError::Link { link, leads_to } => write!(
+                f,
+                "the path leads through {link:?}, a link that commands inside can change, to {leads_to:?}"
+            ),
+            GrantError::InWorkspace(path) => {
+                write!(
+                    f,
+                    "{path:?} lies in the workspace, which is there and writable"
+                )
+            }
+            GrantError::Masked { path, mask } => {
+                write!(f, "{path:?} is not granted: {mask:?} has to stay hidden")
+            }
+            GrantError::NotReal { path, leads_to } => {
+                write!(f, "{path:?} leads through a link to {leads_to:?}")
+            }
+            GrantError::Changed(path) => {
+                write!(f, "{path:?} is no longer what it was when it was granted")
+            }
+            GrantError::TooMany => write!(f, "there are {MAX_GRANTS} grants already"),
+        }
+    }
+}
+
+impl std::error::Error for GrantError {}
+
+impl GrantError {
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            GrantError::NotAPath(_) | GrantError::Gone(..) => {
+                "name a directory or a file of the host by its absolute path".to_owned()
+            }
+            GrantError::Kind { .. } => {
+                "a directory is granted as it is, a single file with \"file\": true; nothing else can be".to_owned()
+            }
+            GrantError::WritableFile(_) => "grant the directory that holds it".to_owned(),
+            GrantError::OutsideRoots { .. } => {
+                "the person who owns this machine can widen grant_roots in umwelt.toml".to_owned()
+            }
+            GrantError::Link { leads_to, .. } | GrantError::NotReal { leads_to, .. } => {
+                format!("if that is what is wanted, ask for {leads_to:?}")
+            }
+            GrantError::Masked { .. } => {
+                "grant a directory that does not hold it, or for reading only; a single file that is needed can be granted by its name".to_owned()
+            }
+            GrantError::Changed(_) => "grant it again".to_owned(),
+            GrantError::TooMany => "revoke what is no longer needed".to_owned(),
+            GrantError::Refused { .. } | GrantError::InWorkspace(_) => return None,
+        })
+    }
+}
+
+impl From<&GrantError> for ApiError {
+    fn from(error: &GrantError) -> ApiError {
+        let reply = ApiError::new(ErrorKind::Refused, error.to_string());
+        match error.hint() {
+            Some(hint) => reply.with_hint(hint),
+            None => reply,
+        }
+    }
+}
+
+impl Context {
+    /// Judges what a client asks for, by the rules and by what is `held`.
+    pub(crate) fn judge(&self, asked: &Asked, held: &GrantSet) -> Result<Grant, GrantError> {
+        let path = self.asked_path(&asked.path)?;
+        let real = path
+            .canonicalize()
+            .map_err(|error| GrantError::Gone(path.clone(), error))?;
+        self.check_links(&path, &real, held)?;
+        let wanted = kind_of(asked.mode, asked.file, &real)?;
+        let lasts = match asked.persist {
+            true => Lasts::Persisted,
+            false => Lasts::Session,
+        };
+        if held.len() >= MAX_GRANTS {
+            return Err(GrantError::TooMany);
+        }
+        self.judge_real(real, wanted, lasts)
+    }
+
+    /// Judges a grant of the workspace file. Its path was a real one when it
+    /// was written there: a link on the way means that it was changed since.
+    pub(crate) fn judge_persisted(&self, asked: &PersistedGrant) -> Result<Grant, GrantError> {
+        let path = asked.path.clone();
+        let real = match path.canonicalize() {
+            Ok(real) => real,
+            Err(error) => return Err(GrantError::Gone(path, error)),
+        };
+        if real != path {
+            return Err(GrantError::NotReal {
+                path,
+                leads_to: real,
+            });
+        }
+        let wanted = kind_of(asked.mode, asked.file, &real)?;
+        self.judge_real(real, wanted, Lasts::Persisted)
+    }
+
+    fn judge_real(
+        &self,
+        real: PathBuf,
+        kind: GrantKind,
+        lasts: Lasts,
+    ) -> Result<Grant, GrantError> {
+        let (id, found) = identify(&real).map_err(|error| GrantError::Gone(real.clone(), error))?;
+        check_kind(&real, kind, found)?;
+        self.check_roots(&real)?;
+        self.check_place(&real, kind)?;
+        self.check_masks(&real, kind)?;
+        let path = match real.into_os_string().into_string() {
+            Ok(path) => path,
+            Err(path) => return Err(GrantError::NotAPath(format!("{path:?} is not UTF-8"))),
+        };
+        if path.contains(['\n', '\r']) {
+            return Err(GrantError::NotAPath(format!("{path:?} has a line break")));
+        }
+        Ok(Grant {
+            path,
+            kind,
+            id,
+            lasts,
+        })
+    }
+
+    /// The absolute path that is meant, links left alone.
+    pub(crate) fn asked_path(&self, text: &str) -> Result<PathBuf, GrantError> {
+        if text.is_empty() || text.len() > MAX_PATH || text.contains(['\0', '\n', '\r']) {
+            let why = "it must be one line of 1 to 4096 bytes".to_owned();
+            return Err(GrantError::NotAPath(why));
+        }
+        let path = match text.strip_prefix("~/") {
+            Some(rest) => self.dirs.home.join(rest),
+            None => self.workspace.path().join(text),
+        };
+        Ok(workspace::lexical(&path))
+    }
+
+    fn check_links(&self, path: &Path, real: &Path, held: &GrantSet) -> Result<(), GrantError> {
+        let writable = held
+            .iter()
+            .filter(|grant| grant.kind == GrantKind::Directory(Access::ReadWrite))
+            .map(|grant| Path::new(&grant.path))
+            .chain([self.workspace.path()]);
+        let writable: Vec<&Path> = writable.collect();
+        let links = places::links(path);
+        let changeable = |link: &&PathBuf| writable.iter().any(|dir| link.starts_with(dir));
+        match links.iter().find(changeable) {
+            None => Ok(()),
+            Some(link) => Err(GrantError::Link {
+                link: link.clone(),
+                leads_to: real.to_owned(),
+            }),
+        }
+    }
+
+    fn check_roots(&self, real: &Path) -> Result<(), GrantError> {
+        let roots = &self.config.grant_roots;
+        if roots
+            .iter()
+            .any(|root| real.starts_with(places::real(root)))
+        {
+            return Ok(());
+        }
+        Err(GrantError::OutsideRoots {
+            path: real.to_owned(),
+            roots: roots.clone(),
+        })
+    }
+
+    fn check_place(&self, real: &Path, kind: GrantKind) -> Result<(), GrantError> {
+        if real.starts_with(self.workspace.path()) {
+            return Err(GrantError::InWorkspace(real.to_owned()));
+        }
+        let refusal = match kind.access() {
+            Access::ReadWrite => workspace::refusal(real, &self.dirs),
+            Access::ReadOnly => workspace::system_refusal(real, &self.dirs)
+                .or_else(|| preflight::bind_refusal(real, &self.config.masks, &self.dirs)),
+        };
+        match refusal {
+            None => Ok(()),
+            Some(reason) => Err(GrantError::Refused {
+                path: real.to_owned(),
+                reason,
+            }),
+        }
+    }
+
+    /// Nothing that is hidden is shown by a directory, and nothing writable
+    /// holds a place where a secret may be put later. A single file that is
+    /// named is what it is about.
+    fn check_masks(&self, real: &Path, kind: GrantKind) -> Result<(), GrantError> {
+        let GrantKind::Directory(access) = kind else {
+            return Ok(());
+        };
+        let facts = masks::find(&self.config.masks, &MountSet::default());
+        let facts = facts.map_err(|error| GrantError::Refused {
+            path: real.to_owned(),
+            reason: error.to_string(),
+        })?;
+        let masked = |mask: PathBuf| GrantError::Masked {
+            path: real.to_owned(),
+            mask,
+        };
+        if let Some(above) = hidden_above(&facts, real) {
+            return Err(masked(above));
+        }
+        if access == Access::ReadOnly {
+            return Ok(());
+        }
+        let named = self.config.masks.iter().map(place_of);
+        let found = facts
+            .hidden
+            .iter()
+            .map(|hidden| PathBuf::from(&hidden.real));
+        match named.chain(found).find(|place| place.starts_with(real)) {
+            None => Ok(()),
+            Some(below) => Err(masked(below)),
+        }
+    }
+}
+
+/// Whether what stands at the path is still what was granted.
+pub(crate) fn check_unchanged(grant: &Grant) -> Result<(), GrantError> {
+    let path = Path::new(&grant.path);
+    match identify(path) {
+        Ok((id, _)) if id == grant.id => Ok(()),
+        Ok(_) => Err(GrantError::Changed(path.to_owned())),
+        Err(error) => Err(GrantError::Gone(path.to_owned(), error)),
+    }
+}
+
+fn kind_of(mode: GrantMode, file: bool, real: &Path) -> Result<GrantKind, GrantError> {
+    match (mode, file) {
+        (GrantMode::Rw, true) => Err(GrantError::WritableFile(real.to_owned())),
+        (GrantMode::Ro, true) => Ok(GrantKind::File),
+        (GrantMode::Ro, false) => Ok(GrantKind::Directory(Access::ReadOnly)),
+        (GrantMode::Rw, false) => Ok(GrantKind::Directory(Access::ReadWrite)),
+    }
+}
+
+fn check_kind(path: &Path, wanted: GrantKind, found: FileType) -> Result<(), GrantError> {
+    let what = match (wanted, found) {
+        (GrantKind::Directory(_), FileType::Directory) => return Ok(()),
+        (GrantKind::File, FileType::RegularFile) => return Ok(()),
+        (GrantKind::File, FileType::Directory) => "a directory",
+        (GrantKind::Directory(_), FileType::RegularFile) => "a file",
+        (_, FileType::Socket) => "a socket",
+        (_, FileType::Fifo) => "a named pipe",
+        _ => "a device",
+    };
+    Err(GrantError::Kind {
+        path: path.to_owned(),
+        what,
+    })
+}
+
+/// Looks at the thing itself: a link that has taken the place of one of the
+/// path's components since it was resolved is refused.
+fn identify(real: &Path) -> io::Result<(FileId, FileType)> {
+    let opened = rustix::fs::openat2(
+        rustix::fs::CWD,
+        real,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+    )?;
+    let stat = rustix::fs::fstat(&opened)?;
+    let id = FileId {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+    };
+    Ok((id, FileType::from_raw_mode(stat.st_mode)))
+}
+
+fn hidden_above(facts: &MaskFacts, real: &Path) -> Option<PathBuf> {
+    let mut hidden = facts.hidden.iter();
+    let above = hidden.find(|hidden| real.starts_with(&hidden.real))?;
+    Some(PathBuf::from(&above.real))
+}
+
+/// Where a mask hides something, whether or not there is anything now.
+fn place_of(mask: &Mask) -> PathBuf {
+    match &mask.target {
+        MaskTarget::Path(path) => places::real(path),
+        MaskTarget::Pattern { parent, prefix, .. } => {
+            places::real(parent).join(format!("{prefix}*"))
+        }
+    }
+}
