@@ -39,7 +39,7 @@ use crate::gateway::dns::Service;
 use crate::gateway::listen::Listeners;
 use crate::gateway::live::{Change, PolicyFile};
 use crate::gateway::options::{Asked, Options};
-use crate::gateway::proxy::{Mail, Worker};
+use crate::gateway::proxy::{Mail, Place, Worker};
 use crate::gateway::shared::{Mailbox, Shared};
 use crate::gateway::tls::authority::{Authority, CertificateError};
 use crate::gateway::tls::leaf::Leaves;
@@ -169,7 +169,11 @@ impl Gateway {
         let mut workers = Vec::new();
         let mut threads = Vec::new();
         for (index, pair) in listeners.workers.into_iter().enumerate() {
-            let (mail, worker) = prepare_worker(&shared, pair, index).map_err(failed)?;
+            let place = Place {
+                index,
+                count: options.threads,
+            };
+            let (mail, worker) = prepare_worker(&shared, pair, place).map_err(failed)?;
             workers.push(mail);
             threads.push(spawn("worker", &ended, move || worker.run()).map_err(failed)?);
         }
@@ -311,12 +315,12 @@ fn load_leaves(options: &Options, provider: &Arc<CryptoProvider>) -> Result<Leav
 fn prepare_worker(
     shared: &Arc<Shared>,
     listeners: (std::net::TcpListener, std::net::TcpListener),
-    index: usize,
+    place: Place,
 ) -> io::Result<(Mailbox<Mail>, Worker)> {
     let poll = Poll::new()?;
     let waker = Arc::new(Waker::new(poll.registry(), Worker::MAIL)?);
     let (sender, mail) = mpsc::channel();
-    let worker = Worker::new(shared.clone(), poll, mail, listeners, index)?;
+    let worker = Worker::new(shared.clone(), poll, mail, listeners, place)?;
     Ok((Mailbox::new(sender, waker), worker))
 }
 

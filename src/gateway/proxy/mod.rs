@@ -9,4 +9,4 @@ pub(crate) mod socket;
 mod socks5;
 mod worker;
 
-pub(crate) use worker::{Mail, Worker};
+pub(crate) use worker::{Mail, Place, Worker};

@@ -25,8 +25,15 @@ const MAX_CONNECTIONS: usize = 32 << 10;
 const ACCEPTS: usize = 64;
 /// How often deadlines are looked at, while there are any.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Bytes that all connections of one worker may hold.
-const MAX_HELD: usize = 96 << 20;
+/// Bytes that all connections of all workers may hold.
+const MAX_HELD: usize = 128 << 20;
+
+/// Which worker this is, of how many.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) index: usize,
+    pub(crate) count: usize,
+}
 
 /// What other threads tell a worker.
 #[derive(Debug)]
@@ -65,6 +72,7 @@ pub(crate) struct Worker {
     socks_due: Due,
     next_sweep: Instant,
     held: usize,
+    max_held: usize,
     /// Of connections that could not be taken, since there were none.
     warned: bool,
     stopping: bool,
@@ -79,9 +87,9 @@ impl Worker {
         poll: Poll,
         mail: Receiver<Mail>,
         listeners: (StdListener, StdListener),
-        index: usize,
+        place: Place,
     ) -> io::Result<Worker> {
-        let mut context = Context::new(shared, poll.registry().try_clone()?, index);
+        let mut context = Context::new(shared, poll.registry().try_clone()?, place.index);
         let mail_slot = context.slots.take(Owner::Mail);
         debug_assert_eq!(Token(mail_slot), Worker::MAIL);
         let mut listen = |listener, owner| {
@@ -108,6 +116,7 @@ impl Worker {
             http_due: Due::Now,
             socks_due: Due::Now,
             held: 0,
+            max_held: MAX_HELD / place.count.max(1),
             warned: false,
             stopping: false,
         })
@@ -215,7 +224,7 @@ impl Worker {
         self.held = (self.held + after).saturating_sub(before);
         match next {
             // The others have a right to room, too.
-            _ if self.held > MAX_HELD && after > before => {
+            _ if self.held > self.max_held && after > before => {
                 self.remove(index, Some("the gateway is out of memory for buffers"));
             }
             Next::Wait | Next::Linger => {}
