@@ -172,8 +172,13 @@ fn check_form(
         );
     }
     match head.method {
-        "CONNECT" => return Err(bad("CONNECT inside of a connection is refused")),
-        "TRACE" | "TRACK" => return Err(bad("TRACE is refused")),
+        "CONNECT" => {
+            return Err(bad("CONNECT inside of a connection is refused")
+                .hint("send CONNECT to the proxy itself, on a connection of its own"));
+        }
+        "TRACE" | "TRACK" => {
+            return Err(bad("TRACE is refused").hint("use another method, such as GET or HEAD"));
+        }
         method
             if !method
                 .bytes()
@@ -219,7 +224,8 @@ fn check_upgrade(head: &RequestHead<'_>, meaning: &Meaning<'_>) -> Result<bool, 
     {
         return Ok(true);
     }
-    Err(bad(
-        "the only upgrade can be a GET request to \"websocket\", named in Connection",
-    ))
+    Err(
+        bad("the only upgrade can be a GET request to \"websocket\", named in Connection")
+            .hint(HTTP1_HINT),
+    )
 }
