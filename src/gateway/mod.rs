@@ -49,6 +49,8 @@ use crate::sys;
 const NAME: &str = "umwelt-gateway";
 /// How often the policy file is looked at, should no event tell of a change.
 const BACKSTOP: Duration = Duration::from_secs(2);
+/// The same where there are no events.
+const WITHOUT_EVENTS: Duration = Duration::from_millis(500);
 /// How long open connections have to be recorded at the end.
 const LAST_WORDS: Duration = Duration::from_millis(700);
 
@@ -205,8 +207,12 @@ impl Gateway {
             register(watch.as_raw_fd(), POLICY).map_err(failed)?;
         }
         let mut events = Events::with_capacity(16);
+        let pause = match self.watch {
+            Some(_) => BACKSTOP,
+            None => WITHOUT_EVENTS,
+        };
         loop {
-            match self.poll.poll(&mut events, Some(BACKSTOP)) {
+            match self.poll.poll(&mut events, Some(pause)) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
                     return Err(failed(error));
                 }

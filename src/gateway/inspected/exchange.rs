@@ -128,8 +128,9 @@ impl Exchange {
 
     fn take_pooled(&mut self, context: &mut Context) -> bool {
         while let Some(link) = context.pool.take(&self.key) {
-            // What has a body, or an effect, is not sent twice; so look twice.
-            if self.may_repeat() || link.socket.is_quiet() {
+            // Closed meanwhile, or with something to say that nobody has asked
+            // for and that would be taken for the answer.
+            if link.socket.is_quiet() {
                 let owner = Owner::Upstream(self.caller.connection);
                 context.slots.set(link.socket.slot(), owner);
                 self.server = Server::Linked(Box::new(link));
