@@ -8,6 +8,7 @@ use crate::api::{ApiError, ErrorKind};
 use crate::config::ConfigError;
 use crate::ctl::CtlError;
 use crate::dirs::DirsError;
+use crate::gateway::GatewayError;
 use crate::nft::NftError;
 use crate::podman::PodmanError;
 use crate::run::preflight::PreflightError;
@@ -42,6 +43,7 @@ pub(crate) enum Error {
     /// An answer of the control plane, or the lack of one.
     Api(ApiError),
     Ctl(CtlError),
+    Gateway(GatewayError),
     Trust(TrustError),
     Io {
         what: String,
@@ -73,6 +75,7 @@ impl Error {
             | Error::Podman(_)
             | Error::Verify(_)
             | Error::Ctl(_)
+            | Error::Gateway(_)
             | Error::Trust(_)
             | Error::Io { .. } => exit_code::FAILURE,
         }
@@ -95,6 +98,7 @@ impl Error {
             Error::Verify(error) => error.hint(),
             Error::Api(error) => error.hint.clone(),
             Error::Ctl(error) => error.hint(),
+            Error::Gateway(error) => error.hint(),
             Error::Trust(error) => error.hint(),
             Error::NotBuilt(_) | Error::Io { .. } => None,
         }
@@ -117,6 +121,7 @@ impl fmt::Display for Error {
             Error::Verify(error) => error.fmt(f),
             Error::Api(error) => error.fmt(f),
             Error::Ctl(error) => error.fmt(f),
+            Error::Gateway(error) => error.fmt(f),
             Error::Trust(error) => error.fmt(f),
             Error::Io { what, source } => write!(f, "cannot {what}: {source}"),
         }
@@ -162,6 +167,7 @@ from_layer! {
     VerifyError => Verify,
     ApiError => Api,
     CtlError => Ctl,
+    GatewayError => Gateway,
     TrustError => Trust,
 }
 

@@ -23,7 +23,7 @@ const NAMES: [&str; 7] = [
     "umwelt-gateway",
 ];
 /// Names that only a later version gives something to do.
-const RESERVED: [&str; 2] = ["umwelt-install", "umwelt-gateway"];
+const RESERVED: [&str; 1] = ["umwelt-install"];
 const SUBCOMMANDS: [&str; 10] = [
     "status", "stop", "exec", "shell", "list", "grant", "revoke", "trust", "log", "wt",
 ];
