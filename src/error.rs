@@ -45,8 +45,8 @@ pub(crate) enum Error {
     /// An answer of the control plane, or the lack of one.
     Api(ApiError),
     Ctl(CtlError),
-    Trust(TrustError),
     Gateway(GatewayError),
+    Trust(TrustError),
     Io {
         what: String,
         source: io::Error,
@@ -78,8 +78,8 @@ impl Error {
             | Error::Podman(_)
             | Error::Verify(_)
             | Error::Ctl(_)
-            | Error::Trust(_)
             | Error::Gateway(_)
+            | Error::Trust(_)
             | Error::Io { .. } => exit_code::FAILURE,
         }
     }
@@ -102,8 +102,8 @@ impl Error {
             Error::Verify(error) => error.hint(),
             Error::Api(error) => error.hint.clone(),
             Error::Ctl(error) => error.hint(),
-            Error::Trust(error) => error.hint(),
             Error::Gateway(error) => error.hint(),
+            Error::Trust(error) => error.hint(),
             Error::NotBuilt(_) | Error::Io { .. } => None,
         }
     }
@@ -126,8 +126,8 @@ impl fmt::Display for Error {
             Error::Verify(error) => error.fmt(f),
             Error::Api(error) => error.fmt(f),
             Error::Ctl(error) => error.fmt(f),
-            Error::Trust(error) => error.fmt(f),
             Error::Gateway(error) => error.fmt(f),
+            Error::Trust(error) => error.fmt(f),
             Error::Io { what, source } => write!(f, "cannot {what}: {source}"),
         }
     }
@@ -173,8 +173,8 @@ from_layer! {
     VerifyError => Verify,
     ApiError => Api,
     CtlError => Ctl,
-    TrustError => Trust,
     GatewayError => Gateway,
+    TrustError => Trust,
 }
 
 impl From<lexopt::Error> for Error {

@@ -13,6 +13,7 @@ mod dirs;
 mod egress;
 mod error;
 mod gateway;
+mod gitdir;
 mod init;
 mod mcp;
 mod nft;

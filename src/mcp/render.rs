@@ -255,8 +255,8 @@ fn render_change(reply: &ChangeReply) -> ToolResult {
     let mut lines = vec![match reply.mode.as_deref() {
         Some("ro") => format!("{path} can be read in the sandbox"),
         Some("rw") => format!("{path} can be read and written in the sandbox"),
-        Some(mode) => format!("{path} is {} in the sandbox", cut(mode, MAX_NOTICE_BYTES)),
-        None => format!("{path} is not shown in the sandbox"),
+        // Scratch, a mask, or the image: nothing of the host.
+        _ => format!("{path} of the host is not shown in the sandbox"),
     }];
     let applied = match reply.applied {
         Applied::Unchanged => "[it was so before; nothing has changed]",
@@ -269,7 +269,7 @@ fn render_change(reply: &ChangeReply) -> ToolResult {
     lines.push(applied.to_owned());
     lines.extend(lost(&reply.lost));
     if reply.persisted {
-        lines.push("[.umwelt.toml was changed as well, for later starts]".to_owned());
+        lines.push("[.umwelt.toml says so as well, for later starts]".to_owned());
     }
     let told = notices(&reply.notices);
     lines.extend(told.iter().map(|line| format!("[{line}]")));
@@ -523,7 +523,7 @@ mod tests {
         assert_eq!(lines[2..22], ["[ended: sleep 9\\n[x]]"; 20]);
         let rest = [
             "[2 more were ended]",
-            "[.umwelt.toml was changed as well, for later starts]",
+            "[.umwelt.toml says so as well, for later starts]",
             "[notice: first]",
             "",
             "MODE  SIZE  SOURCE   PATH",
@@ -540,7 +540,7 @@ mod tests {
         let reply = json!(changed(None, Applied::Live));
         let result = ToolResult::from_reply(Tool::Revoke, reply, None);
         assert!(result.text.starts_with(
-            "/a\\n is not shown in the sandbox\n[changed in the running sandbox; nothing was ended]\n"
+            "/a\\n of the host is not shown in the sandbox\n[changed in the running sandbox; nothing was ended]\n"
         ));
         assert_eq!(result.structured.unwrap().get("mode"), None);
     }

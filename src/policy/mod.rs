@@ -9,3 +9,4 @@ pub(crate) mod grants;
 pub(crate) mod masks;
 pub(crate) mod mounts;
 pub(crate) mod url;
+pub(crate) mod worktree;

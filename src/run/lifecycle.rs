@@ -17,6 +17,7 @@ use crate::run::channel::{Channel, ChannelState, Packet};
 use crate::run::control_plane::{ControlPlane, Ending};
 use crate::run::environment::{GIT_ARGS, GitIdentity};
 use crate::run::job::EndReason;
+use crate::run::journal::Entry;
 use crate::run::network::Then;
 use crate::run::poller::{Source, Timer};
 use crate::run::task::{Finished, Task};
@@ -89,8 +90,8 @@ pub(crate) enum TaskKind {
     FindLeftovers,
     Remove,
     GitIdentity,
-    /// Change the mounts of the running container.
-    Live,
+    /// Change the mounts of the running container; with their number.
+    Live(u64),
     /// A step towards the network, or away from it.
     Network,
     /// Read the rules of the network back, with the number of the container.
@@ -203,7 +204,7 @@ impl ControlPlane {
         let id = self.new_id();
         if let Err(error) = self.poller.add(Source::Task(id), task.pidfd()) {
             // Without events its end is seen when its time limit is up.
-            log::error!("cannot watch podman: {error}");
+            log::error!("cannot watch {kind:?}: {error}");
         }
         self.poller.set(Timer::Task(id), limit);
         self.tasks.insert(id, (task, kind));
@@ -213,11 +214,16 @@ impl ControlPlane {
 
     pub(crate) fn task_overdue(&mut self, id: u64) {
         if let Some((task, kind)) = self.tasks.get_mut(&id) {
-            log::error!("{kind:?}: podman takes too long, ending it");
+            log::error!("{kind:?} takes too long, ending it");
             task.kill();
+            let kind = *kind;
             // It is looked at again, whether or not an event tells of its end.
             self.poller.set(Timer::Task(id), OVERDUE_EVERY);
             self.poller.again(Source::Task(id));
+            // What hangs in the kernel cannot be ended, nor waited for.
+            if let TaskKind::Live(number) = kind {
+                self.live_done(number, None);
+            }
         }
     }
 
@@ -242,7 +248,7 @@ impl ControlPlane {
             TaskKind::Create(number) => self.created(number, finished),
             TaskKind::FindLeftovers => self.leftovers_found(finished),
             TaskKind::Remove => self.removed(finished),
-            TaskKind::Live => self.live_done(finished.as_ref()),
+            TaskKind::Live(number) => self.live_done(number, finished.as_ref()),
             TaskKind::Network => self.step_done(finished),
             TaskKind::ReadBack(number) => self.rules_read_back(number, finished.as_ref()),
             TaskKind::GitIdentity => {
@@ -405,6 +411,10 @@ impl ControlPlane {
             verified,
             since: Instant::now(),
         });
+        self.journal.record(&Entry::Started {
+            image: &self.context.spec.image,
+            restarts: self.restarts,
+        });
         self.announce_ready();
         self.was_ready = true;
         self.recreated();
@@ -442,6 +452,7 @@ impl ControlPlane {
                 let lived = running.since.elapsed();
                 log::error!("the sandbox has ended by itself: {reason}; creating it again");
                 self.lose_jobs("the sandbox ended while the command ran; it is created again");
+                self.journal.record(&Entry::Ended { reason });
                 self.restarts += 1;
                 let wait = self.backoff.after_death(lived);
                 self.remove_then(AfterRemoval::CreateAfter(wait));
@@ -461,7 +472,7 @@ impl ControlPlane {
         };
         // systemd removes an empty cgroup before the kernel tells of the end
         // of the last process in it.
-        if verify::has_ended(&verified.pidfd) || !verified.cgroup.exists() {
+        if process::has_ended(&verified.pidfd) || !verified.cgroup.exists() {
             self.container_gone("pid 1 has ended");
         }
     }
@@ -701,6 +712,7 @@ impl ControlPlane {
 
     /// The end of a stop: clean only if all could be removed.
     fn leave_stopped(&mut self) {
+        self.journal.record(&Entry::Ended { reason: "stopped" });
         let ending = match self.teardown_errors.pop() {
             None => Ending::Clean,
             Some(error) => Ending::Failed(Error::Podman(error)),

@@ -19,14 +19,14 @@ mod gateway;
 mod grants;
 mod handler;
 mod job;
-mod journal;
+pub(crate) mod journal;
 mod layout;
 mod lifecycle;
-#[allow(dead_code)]
 mod live;
 mod lock;
 mod masks;
 mod network;
+mod notices;
 mod output;
 mod poller;
 pub(crate) mod preflight;
@@ -38,7 +38,9 @@ mod standing;
 mod task;
 pub(crate) mod verify;
 mod waiting;
+mod watch;
 mod watchdog;
+mod worktree;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -64,6 +66,7 @@ use crate::run::lock::{Acquired, Lock};
 use crate::run::network::Egress;
 use crate::run::preflight::Preflight;
 use crate::run::standing::StandingFile;
+use crate::run::worktree::Finder;
 use crate::sys;
 use crate::trust::WorkspaceTrust;
 use crate::workspace::{Names, Workspace};
@@ -322,10 +325,15 @@ fn prepare(found: Found, asked: &Asked, launched: bool) -> Context {
     let uid = rustix::process::geteuid().as_raw();
     let user = sys::user::name(uid);
     let home = preflight.host.home.clone();
+    let worktree = Finder::new(&workspace, &config, &dirs);
+    let worktree = worktree.find(&config.masks, &preflight.host.mount_points);
     for warning in &preflight.warnings {
         log::warn!("{warning}");
     }
-    let notices = notice.into_iter().chain(preflight.warnings.iter().cloned());
+    let notices = notice
+        .into_iter()
+        .chain(preflight.warnings.iter().cloned())
+        .chain(worktree.notices);
     let list = ListReply {
         workspace: workspace.as_str().to_owned(),
         // Filled in at each create.
@@ -375,6 +383,7 @@ fn prepare(found: Found, asked: &Asked, launched: bool) -> Context {
         ruleset_file: confirm::ruleset_file(&names.runtime),
         network_mounts: network_mounts(asked, &names),
         list,
+        git_dirs: worktree.git_dirs,
         launched,
         names,
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::config::egress::EgressConfig;
 use crate::config::{PersistedGrant, WorkspaceFile};
 use crate::policy::egress_change::{NewRule, OldRule};
-use crate::trust::{TrustError, WorkspaceTrust};
+use crate::trust::{TrustError, TrustState, WorkspaceTrust, meaning};
 
 /// Tells whether a file was changed: nobody can set the time of a change back.
 type Stamp = Option<(u64, u64, i64, i64)>;
@@ -19,6 +19,8 @@ pub(crate) struct StandingFile {
     /// What counts in this control plane.
     counted: WorkspaceFile,
     notice: Option<String>,
+    /// The notice is about something that the user has not accepted.
+    is_untrusted: bool,
     /// The file and its record when they were looked at.
     seen: [Stamp; 2],
 }
@@ -30,15 +32,21 @@ pub(crate) enum RuleChange {
     Remove(OldRule),
 }
 
+/// Most changes of what is allowed that one line holds.
+const MAX_SHOWN: usize = 3;
 const LATER: &str =
     "what was accepted of .umwelt.toml counts from the next start of the sandbox on";
+const REMOVED: &str =
+    ".umwelt.toml asks for nothing any more; what it granted holds until the sandbox ends";
 
 impl StandingFile {
     pub(crate) fn load(trust: WorkspaceTrust) -> StandingFile {
         let seen = stamps(&trust);
         let settings = trust.load();
+        let notice = settings.notice();
         StandingFile {
-            notice: settings.notice(),
+            is_untrusted: notice.is_some(),
+            notice,
             counted: settings.file,
             seen,
             trust,
@@ -63,11 +71,47 @@ impl StandingFile {
         self.notice.as_deref()
     }
 
+    /// What the file says now, for the one who has just changed it.
+    pub(crate) fn meaning(&self) -> String {
+        let seen = match self.trust.comparison() {
+            Ok(seen) => seen,
+            Err(error) => return format!("it cannot be accepted: {error}"),
+        };
+        match seen.state {
+            TrustState::Absent => "it asks for nothing".to_owned(),
+            TrustState::Trusted => "it is what was accepted".to_owned(),
+            TrustState::Untrusted(_) | TrustState::Broken(_) => {
+                let shown = seen.changes.iter().take(MAX_SHOWN);
+                let mut shown: Vec<&str> = shown.map(|change| change.text.as_str()).collect();
+                if shown.is_empty() {
+                    shown.push("changes nothing that is allowed");
+                }
+                if seen.changes.len() > MAX_SHOWN {
+                    shown.push("and more");
+                }
+                let shown = shown.join(", ");
+                format!("nothing of it counts until the user accepts it; then it {shown}")
+            }
+        }
+    }
+
+    /// Why nothing can be written into the file.
+    pub(crate) fn obstacle(&mut self) -> Option<&str> {
+        self.notice();
+        self.notice.as_deref().filter(|_| self.is_untrusted)
+    }
+
     fn look(&mut self, now: [Stamp; 2]) {
         let settings = self.trust.load();
         self.notice = settings.notice();
-        if self.notice.is_none() && settings.file != self.counted {
-            self.notice = Some(LATER.to_owned());
+        self.is_untrusted = self.notice.is_some();
+        let is_other = !meaning::changes(&self.counted, &settings.file).is_empty();
+        if self.notice.is_none() && is_other {
+            let why = match settings.state {
+                TrustState::Absent => REMOVED,
+                _ => LATER,
+            };
+            self.notice = Some(why.to_owned());
         }
         self.seen = now;
     }
@@ -75,9 +119,11 @@ impl StandingFile {
     /// Whether the file says something else now.
     pub(crate) fn add(&mut self, grant: &PersistedGrant) -> Result<bool, TrustError> {
         let changed = self.trust.add_grant(grant)?;
-        let others = |held: &PersistedGrant| held.path != grant.path;
-        self.counted.grants.retain(others);
-        self.counted.grants.push(grant.clone());
+        let mut held = self.counted.grants.iter_mut();
+        match held.find(|held| held.path == grant.path) {
+            Some(held) => *held = grant.clone(),
+            None => self.counted.grants.push(grant.clone()),
+        }
         self.written();
         Ok(changed)
     }
@@ -160,10 +206,25 @@ mod tests {
         let text = std::fs::read_to_string(open().path()).unwrap();
         std::fs::write(open().path(), text.replace("/srv/a", "/srv/b")).unwrap();
         assert!(file.notice().unwrap().contains("umwelt-ctl trust"));
+        assert!(file.obstacle().is_some());
         assert_eq!(StandingFile::load(open()).grants(), []);
         std::fs::write(open().path(), &text).unwrap();
         assert_eq!(file.notice(), None);
         assert_eq!(StandingFile::load(open()).grants(), [grant("/srv/a")]);
+    }
+
+    #[test]
+    fn grant_that_is_written_once_more_needs_no_notice_and_a_removed_file_one() {
+        let (_temp, dirs, workspace) = place();
+        let mut file = StandingFile::load(WorkspaceTrust::new(&workspace, &dirs));
+        for path in ["/srv/a", "/srv/b", "/srv/a"] {
+            file.add(&grant(path)).unwrap();
+            assert_eq!(file.notice(), None);
+        }
+        std::fs::remove_file(workspace.path().join(".umwelt.toml")).unwrap();
+        assert_eq!(file.notice(), Some(REMOVED));
+        assert_eq!(file.obstacle(), None);
+        file.add(&grant("/srv/b")).unwrap();
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Peer {
             next_id: 1,
         };
         // EINVAL: no seccomp profile of ours is on here.
-        let hello = json!({"hello": {"version": 2, "setns_errno": 22}});
+        let hello = json!({"hello": {"version": 3, "setns_errno": 22}});
         assert_eq!(peer.receive().message, hello);
         peer
     }
