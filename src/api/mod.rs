@@ -268,6 +268,7 @@ pub(crate) struct EgressStatus {
     pub(crate) gateway: String,
     pub(crate) gateway_restarts: u32,
     /// SHA-256 of the kernel's rules, as they were read back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rules_digest: Option<String>,
     /// SHA-256 of the policy.
     pub(crate) policy_digest: String,

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Delivery, Egress, EgressOp, EgressReply, RuleEntry, RuleKind};
 use crate::mcp::jsonrpc::RpcError;
-use crate::mcp::render::ToolResult;
+use crate::mcp::render::{ToolResult, notices};
 use crate::mcp::tools::Arguments;
 use crate::text::printable;
 
@@ -96,10 +96,31 @@ fn output() -> Value {
                         },
                     },
                     "required": ["kind", "host", "port", "inspect", "private", "source"],
+                    "additionalProperties": false,
                 },
             },
-            "hosts": {"type": "array", "items": {"type": "object"}},
-            "status": {"type": "object"},
+            "hosts": {
+                "type": "array",
+                "description": "Names with fixed addresses.",
+                "items": {
+                    "type": "object",
+                    "properties": {"name": text, "address": text, "origin": text},
+                    "required": ["name", "address", "origin"],
+                    "additionalProperties": false,
+                },
+            },
+            "status": {
+                "type": "object",
+                "properties": {
+                    "gateway": {"type": "string", "description": "starting, ready or restarting"},
+                    "gateway_restarts": {"type": "integer", "minimum": 0},
+                    "rules_digest": text,
+                    "policy_digest": text,
+                    "policy_problem": text,
+                },
+                "required": ["gateway", "gateway_restarts", "policy_digest"],
+                "additionalProperties": false,
+            },
             "notices": texts,
         },
         "required": ["network", "changed", "rules", "hosts", "notices"],
@@ -202,12 +223,8 @@ pub(super) fn render(reply: &EgressReply) -> ToolResult {
     if reply.changed {
         lines.push("[.umwelt.toml was changed as well, for later starts]".to_owned());
     }
-    lines.extend(
-        reply
-            .notices
-            .iter()
-            .map(|line| format!("[{}]", printable(line))),
-    );
+    let told = notices(&reply.notices);
+    lines.extend(told.iter().map(|line| format!("[{line}]")));
     ToolResult {
         text: lines.join("\n"),
         structured: serde_json::to_value(reply).ok(),
@@ -307,7 +324,7 @@ mod tests {
         let lines: Vec<&str> = result.text.lines().collect();
         assert_eq!(lines[1], "https  a.example.org:443 /* (base)");
         assert!(lines[2].contains("(workspace, relayed)"), "{lines:?}");
-        assert_eq!(lines.last(), Some(&"[told]"));
+        assert_eq!(lines.last(), Some(&"[notice: told]"));
         assert_eq!(lines.len(), 5);
     }
 }

@@ -161,7 +161,7 @@ fn background(processes: &[Process]) -> Vec<String> {
     lines
 }
 
-fn notices(notices: &[String]) -> Vec<String> {
+pub(super) fn notices(notices: &[String]) -> Vec<String> {
     let mut lines: Vec<_> = notices
         .iter()
         .take(MAX_NOTICES)

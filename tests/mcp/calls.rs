@@ -79,6 +79,7 @@ fn every_result_matches_the_output_schema() {
     let home = Home::new();
     let _plane = ControlPlane::start(&home, |request, answer| match request["method"].as_str() {
         Some("list") => answer.result(&list()),
+        Some("egress") => answer.result(&egress()),
         _ => {
             let mut full = exited(0, "x");
             full["omitted_bytes"] = json!(7);
@@ -96,14 +97,36 @@ fn every_result_matches_the_output_schema() {
         &mcp.result(1)["structuredContent"],
         &tools[0]["outputSchema"],
     );
+    mcp.call(3, "egress", &json!({"op": "list"}));
+    let result = mcp.result(3);
+    conforms(&result["structuredContent"], &tools[3]["outputSchema"]);
+    assert!(
+        text(&result).contains("https  a.example.org:443 /*"),
+        "{result}"
+    );
     mcp.call(2, "list", &json!({}));
     let result = mcp.result(2);
-    conforms(&result["structuredContent"], &tools[3]["outputSchema"]);
+    conforms(&result["structuredContent"], &tools[4]["outputSchema"]);
     assert!(
         text(&result).contains("\nrw         -  workspace  /w\n"),
         "{}",
         text(&result)
     );
+}
+
+fn egress() -> Value {
+    json!({
+        "network": "egress", "changed": false, "notices": ["n"],
+        "rules": [
+            {"kind": "https", "host": "a.example.org", "port": 443, "paths": ["/*"], "methods": ["GET"],
+                "inspect": true, "private": false, "source": "base"},
+            {"kind": "tcp", "host": "b.example.org", "port": 22, "inspect": false, "private": true,
+                "source": "workspace", "delivery": "relayed"},
+        ],
+        "hosts": [{"name": "b.example.org", "address": "192.0.2.1", "origin": "workspace"}],
+        "status": {"gateway": "ready", "gateway_restarts": 0, "rules_digest": "d",
+            "policy_digest": "d", "policy_problem": "p"},
+    })
 }
 
 /// As much of JSON Schema as the tools use.
