@@ -50,7 +50,7 @@ struct Sandbox {
 
 #[derive(Debug)]
 enum Condition {
-    Live(StatusReply),
+    Live(Box<StatusReply>),
     /// Somebody listens, and says nothing that can be understood.
     Hung(ApiError),
     Dead,
@@ -129,7 +129,7 @@ fn ask(place: &Place, sid: &SessionId) -> Result<Option<Condition>, Error> {
         Presence::Absent => None,
         Presence::Dead => Some(Condition::Dead),
         Presence::Listening(_) => Some(match peer::status(&socket) {
-            Ok(status) => Condition::Live(status),
+            Ok(status) => Condition::Live(Box::new(status)),
             Err(error) => Condition::Hung(error),
         }),
     })

@@ -111,3 +111,31 @@ fn hooks_dirs(own: &Path, dirs: &Dirs) -> Result<Vec<OsString>, Error> {
     let texts = settings::load(config_home, only)?;
     Ok(oci::hooks_dir_args(own, texts.iter().map(String::as_str))?)
 }
+
+#[cfg(test)]
+impl Setup {
+    /// For the workspace file `text`, on a host where all is there.
+    pub(crate) fn for_test(text: &str) -> Setup {
+        let own = crate::config::egress::testing::read_workspace(text).unwrap();
+        let base = EgressConfig::default();
+        let place = Path::new("/d/egress");
+        Setup {
+            policy: merge("0123abcd", &base, &own, &[]).unwrap(),
+            state: InstallState {
+                ca_cert: place.join("ca.pem"),
+                ca_key: place.join("ca.key"),
+                bundle: place.join("bundle.pem"),
+                roots: place.join("roots.pem"),
+                nft: "/usr/sbin/nft".into(),
+            },
+            base,
+            workspace: own,
+            registry_rules: Vec::new(),
+            variables: Vec::new(),
+            resolvers: Vec::new(),
+            hooks_dirs: Vec::new(),
+            warnings: Vec::new(),
+            sid: "0123abcd".to_owned(),
+        }
+    }
+}

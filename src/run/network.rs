@@ -509,3 +509,130 @@ fn remove_networks_args(names: &[String]) -> Vec<OsString> {
     let command = ["network", "rm"].into_iter().map(OsString::from);
     command.chain(names.iter().map(OsString::from)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INNER: &str = "umwelt-egress-0123abcd";
+    const OUTER: &str = "umwelt-egress-out-0123abcd";
+    const TCP: &str = "[[egress.tcp]]\nhost = '9.9.9.9'\nport = 22\n";
+
+    fn egress(text: &str) -> Egress {
+        let names = NetworkNames {
+            prefix: "umwelt".into(),
+            sid: "0123abcd".into(),
+            inner: INNER.into(),
+            outer: OUTER.into(),
+        };
+        Egress::new(Setup::for_test(text), names)
+    }
+
+    fn ready(text: &str) -> Egress {
+        let mut egress = egress(text);
+        let layout = egress.layout();
+        let lan = Lan {
+            gateway: Ipv4Addr::new(10, 89, 0, 1),
+            sandbox: Ipv4Addr::new(10, 89, 0, 2),
+        };
+        egress.networks = Networks::Ready(layout, lan);
+        egress.made = egress
+            .names
+            .all(layout)
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
+        egress.is_ours = true;
+        egress.gateway.state = GatewayState::Ready;
+        egress
+    }
+
+    fn inspected(label: &str, internal: bool) -> String {
+        let network = |name: &str, internal: bool| {
+            serde_json::json!({
+                "name": name, "driver": "bridge", "subnets": [{"subnet": "10.89.0.0/24"}],
+                "internal": internal, "dns_enabled": false, "options": {"isolate": "true"},
+                "labels": {"umwelt.prefix": label, "umwelt.sid": "0123abcd"},
+            })
+        };
+        serde_json::json!([network(INNER, internal), network(OUTER, false)]).to_string()
+    }
+
+    #[test]
+    fn networks_come_first_then_the_gateway() {
+        let mut egress = egress("");
+        egress.begin().unwrap();
+        for name in [INNER, OUTER] {
+            assert_eq!(egress.next(true), Next::Do(Step::Create(name.into())));
+            egress.made.push(name.to_owned());
+        }
+        assert_eq!(egress.next(true), Next::Do(Step::Inspect));
+        egress.inspected(&inspected("umwelt", true)).unwrap();
+        assert_eq!(egress.next(true), Next::Do(Step::RunGateway));
+        egress.gateway.state = GatewayState::Starting;
+        assert_eq!(egress.next(true), Next::Wait);
+        egress.gateway.state = GatewayState::Ready;
+        assert_eq!(egress.next(true), Next::Done);
+    }
+
+    #[test]
+    fn names_of_direct_targets_are_asked_for_before_anything_else() {
+        let mut egress = egress(&TCP.replace("9.9.9.9", "a.example.org"));
+        egress.begin().unwrap();
+        let asked = Next::Do(Step::Resolve("a.example.org".into()));
+        assert_eq!(egress.next(true), asked);
+        let error = egress.take_addresses(BTreeSet::new()).unwrap_err();
+        assert!(error.to_string().contains("no IPv4 address"), "{error}");
+        egress.begin().unwrap();
+        let address = Ipv4Addr::new(8, 8, 8, 8);
+        egress.take_addresses(BTreeSet::from([address])).unwrap();
+        assert_eq!(egress.targets.addresses, BTreeSet::from([(address, 22)]));
+        assert_eq!(egress.next(true), Next::Do(Step::Create(INNER.into())));
+        // The name is gone at a later create: the sandbox is not given up.
+        egress.begin().unwrap();
+        egress.take_addresses(BTreeSet::new()).unwrap();
+        assert!(egress.targets.addresses.is_empty());
+    }
+
+    #[test]
+    fn other_layout_takes_other_networks_once_no_sandbox_runs() {
+        let mut egress = ready("");
+        egress.setup = Setup::for_test(TCP);
+        assert_eq!(egress.next(false), Next::Done);
+        assert_eq!(egress.next(true), Next::Do(Step::RemoveGateway));
+        egress.gateway.state = GatewayState::Absent;
+        assert_eq!(egress.next(true), Next::Do(Step::RemoveNetworks));
+    }
+
+    #[test]
+    fn dead_gateway_is_removed_and_a_resting_one_is_left() {
+        let mut egress = ready("");
+        egress.gateway.state = GatewayState::Resting;
+        assert_eq!(egress.next(false), Next::Wait);
+        egress.gateway.state = GatewayState::Dead;
+        assert_eq!(egress.next(false), Next::Do(Step::RemoveGateway));
+    }
+
+    #[test]
+    fn only_what_is_ours_is_removed() {
+        let mut egress = ready("");
+        assert_eq!(egress.next_removal(), Some(Step::RemoveGateway));
+        egress.gateway.state = GatewayState::Absent;
+        assert_eq!(egress.next_removal(), Some(Step::RemoveNetworks));
+        egress.is_ours = false;
+        assert_eq!(egress.next_removal(), None);
+        let foreign = egress.inspected(&inspected("other", true)).unwrap_err();
+        assert!(matches!(foreign, EgressError::NameTaken(_)));
+        assert_eq!(egress.next_removal(), None);
+    }
+
+    #[test]
+    fn stale_networks_are_made_anew_but_not_for_ever() {
+        let mut egress = egress("");
+        let stale = inspected("umwelt", false);
+        egress.inspected(&stale).unwrap();
+        assert_eq!(egress.ahead, [Step::FindLeftovers, Step::RemoveNetworks]);
+        let last = (0..MAX_SWEEPS).find_map(|_| egress.inspected(&stale).err());
+        assert!(matches!(last, Some(EgressError::Network { .. })));
+    }
+}
