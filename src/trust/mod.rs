@@ -9,6 +9,7 @@
 mod directory;
 pub(crate) mod meaning;
 mod record;
+pub(crate) mod repository;
 mod update;
 
 use std::fmt;
