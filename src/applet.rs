@@ -56,7 +56,8 @@ impl Applet {
             Applet::Ctl => crate::ctl::main(args),
             Applet::Init => crate::init::main(args),
             Applet::NftHook => crate::nft::hook::main(args),
-            Applet::Install | Applet::Gateway => Err(Error::NotBuilt(self.name())),
+            Applet::Install => Err(Error::NotBuilt(self.name())),
+            Applet::Gateway => crate::gateway::main(args),
         }
     }
 }

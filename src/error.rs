@@ -9,6 +9,7 @@ use crate::config::ConfigError;
 use crate::ctl::CtlError;
 use crate::dirs::DirsError;
 use crate::nft::NftError;
+use crate::gateway::GatewayError;
 use crate::podman::PodmanError;
 use crate::run::preflight::PreflightError;
 use crate::run::verify::VerifyError;
@@ -43,6 +44,7 @@ pub(crate) enum Error {
     Api(ApiError),
     Ctl(CtlError),
     Trust(TrustError),
+    Gateway(GatewayError),
     Io {
         what: String,
         source: io::Error,
@@ -74,6 +76,7 @@ impl Error {
             | Error::Verify(_)
             | Error::Ctl(_)
             | Error::Trust(_)
+            | Error::Gateway(_)
             | Error::Io { .. } => exit_code::FAILURE,
         }
     }
@@ -96,6 +99,7 @@ impl Error {
             Error::Api(error) => error.hint.clone(),
             Error::Ctl(error) => error.hint(),
             Error::Trust(error) => error.hint(),
+            Error::Gateway(error) => error.hint(),
             Error::NotBuilt(_) | Error::Io { .. } => None,
         }
     }
@@ -118,6 +122,7 @@ impl fmt::Display for Error {
             Error::Api(error) => error.fmt(f),
             Error::Ctl(error) => error.fmt(f),
             Error::Trust(error) => error.fmt(f),
+            Error::Gateway(error) => error.fmt(f),
             Error::Io { what, source } => write!(f, "cannot {what}: {source}"),
         }
     }
@@ -163,6 +168,7 @@ from_layer! {
     ApiError => Api,
     CtlError => Ctl,
     TrustError => Trust,
+    GatewayError => Gateway,
 }
 
 impl From<lexopt::Error> for Error {

@@ -11,6 +11,7 @@ mod config;
 mod ctl;
 mod dirs;
 mod error;
+mod gateway;
 mod init;
 mod mcp;
 mod nft;

@@ -1,7 +1,7 @@
 //! Config and session state -> what is allowed. No I/O.
 
-// Used from the gateway on.
-#[allow(dead_code)]
+pub(crate) mod address;
+pub(crate) mod decide;
 pub(crate) mod egress;
 #[allow(dead_code)]
 pub(crate) mod egress_change;

@@ -1,0 +1,380 @@
+//! What was asked for and what became of it -> one JSON line each, appended to
+//! a file outside of the sandbox.
+//!
+//! Fails closed: while lines cannot be written, nothing new is allowed.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::OFlags;
+use serde::Serialize;
+
+/// Most bytes that wait for a disk with room.
+const MAX_BACKLOG: usize = 1 << 20;
+/// How often a failing disk is tried again.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// One line. Never a query string, never the value of a field.
+#[derive(Debug, Default, Clone, Serialize)]
+pub(crate) struct Record<'a> {
+    #[serde(rename = "type")]
+    pub(crate) r#type: Type,
+    pub(crate) ts: Timestamp,
+    pub(crate) workspace: &'a str,
+    /// `https`, `tunnel`, `websocket`, `tcp`, `dns`, `policy` or `gateway`.
+    pub(crate) kind: &'a str,
+    /// `open` and `end` of what lasts; the other kinds have one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) event: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) method: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) host: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) port: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) path: Option<&'a str>,
+    /// `allow` or `deny`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) verdict: Option<&'a str>,
+    /// Why it was denied, or how an allowed one failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) why: Option<&'a str>,
+    /// Where the rule comes from that allowed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rule: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) status: Option<u16>,
+    /// Bytes of bodies, or of the connection, from and to the sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) up: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) down: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ms: Option<u64>,
+}
+
+/// Always `umwelt-egress`.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Type;
+
+impl Serialize for Type {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str("umwelt-egress")
+    }
+}
+
+/// Seconds since the epoch, to the millisecond.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timestamp(SystemTime);
+
+impl Default for Timestamp {
+    fn default() -> Timestamp {
+        Timestamp(SystemTime::now())
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        let since = self.0.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let ms = u32::try_from(since.as_millis() % 1000).unwrap_or_default();
+        let seconds = Duration::from_secs(since.as_secs()).as_secs_f64();
+        out.serialize_f64(seconds + f64::from(ms) / 1000.0)
+    }
+}
+
+impl Record<'_> {
+    /// Appends this record as a line.
+    pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        match serde_json::to_writer(&mut *out, self) {
+            Ok(()) => out.push(b'\n'),
+            Err(_) => out.truncate(start),
+        }
+    }
+}
+
+/// Bounds of the file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rotation {
+    pub(crate) size: u64,
+    /// How many old files are kept.
+    pub(crate) keep: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Audit {
+    writer: Mutex<Writer>,
+    healthy: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Writer {
+    path: PathBuf,
+    rotation: Rotation,
+    file: File,
+    size: u64,
+    /// Lines that are not written yet, whole but for the first.
+    backlog: Vec<u8>,
+    lost: u64,
+    last_try: Instant,
+    /// Said once.
+    rotation_failed: bool,
+}
+
+impl Audit {
+    pub(crate) fn open(path: &Path, rotation: Rotation) -> io::Result<Audit> {
+        let (file, size) = open(path)?;
+        Ok(Audit {
+            healthy: AtomicBool::new(true),
+            writer: Mutex::new(Writer {
+                path: path.to_owned(),
+                rotation,
+                file,
+                size,
+                backlog: Vec::new(),
+                lost: 0,
+                last_try: Instant::now(),
+                rotation_failed: false,
+            }),
+        })
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends whole lines.
+    pub(crate) fn write(&self, lines: &[u8]) {
+        let mut writer = self.writer();
+        writer.add(lines);
+        self.flush(&mut writer);
+    }
+
+    /// Appends one line at once.
+    pub(crate) fn record(&self, record: &Record<'_>) {
+        let mut line = Vec::new();
+        record.write_to(&mut line);
+        self.write(&line);
+    }
+
+    /// Whether new requests may be allowed. While not, the disk is tried again
+    /// now and then.
+    pub(crate) fn is_ready(&self) -> bool {
+        if self.healthy.load(Ordering::Acquire) {
+            return true;
+        }
+        let mut writer = self.writer();
+        if writer.last_try.elapsed() >= RETRY {
+            self.flush(&mut writer);
+        }
+        self.healthy.load(Ordering::Acquire)
+    }
+
+    fn flush(&self, writer: &mut Writer) {
+        let result = writer.flush();
+        let was_healthy = self.healthy.swap(result.is_ok(), Ordering::AcqRel);
+        match result {
+            Err(error) if was_healthy => log::error!(
+                "cannot write the audit {:?}: {error}; nothing new is allowed until it can be written",
+                writer.path
+            ),
+            Ok(()) if !was_healthy => log::warn!("the audit {:?} is written again", writer.path),
+            _ => {}
+        }
+    }
+}
+
+impl Writer {
+    fn add(&mut self, lines: &[u8]) {
+        if self.backlog.len() + lines.len() > MAX_BACKLOG {
+            let count = lines.iter().filter(|byte| **byte == b'\n').count();
+            self.lost += count as u64;
+            return;
+        }
+        self.backlog.extend_from_slice(lines);
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.last_try = Instant::now();
+        if self.lost > 0 {
+            let why = format!("{} lines were lost while the disk was full", self.lost);
+            let mut line = Vec::new();
+            let record = Record {
+                kind: "gateway",
+                why: Some(&why),
+                ..Record::default()
+            };
+            record.write_to(&mut line);
+            self.backlog.extend_from_slice(&line);
+            self.lost = 0;
+        }
+        // At the end of a line only: the backlog may begin within one.
+        if self.size > 0 && self.size + self.backlog.len() as u64 > self.rotation.size {
+            self.rotate();
+        }
+        while !self.backlog.is_empty() {
+            match self.file.write(&self.backlog) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    self.size += written as u64;
+                    self.backlog.drain(..written);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn rotate(&mut self) {
+        match self.move_aside() {
+            Ok((file, size)) => {
+                self.file = file;
+                self.size = size;
+            }
+            Err(error) if !self.rotation_failed => {
+                self.rotation_failed = true;
+                log::warn!(
+                    "cannot rotate the audit {:?}: {error}; it grows on",
+                    self.path
+                );
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn move_aside(&self) -> io::Result<(File, u64)> {
+        for number in (1..self.rotation.keep).rev() {
+            match std::fs::rename(old(&self.path, number), old(&self.path, number + 1)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        std::fs::rename(&self.path, old(&self.path, 1))?;
+        open(&self.path)
+    }
+}
+
+fn old(path: &Path, number: u32) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    name.into()
+}
+
+fn open(path: &Path) -> io::Result<(File, u64)> {
+    let flags = i32::try_from(OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(flags)
+        .open(path)?;
+    let size = file.metadata()?.len();
+    Ok((file, size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROTATION: Rotation = Rotation {
+        size: 1000,
+        keep: 2,
+    };
+
+    fn record(path: &str) -> Record<'_> {
+        Record {
+            workspace: "0123abcd",
+            kind: "https",
+            method: Some("GET"),
+            host: Some("a.example.org"),
+            port: Some(443),
+            path: Some(path),
+            verdict: Some("allow"),
+            ..Record::default()
+        }
+    }
+
+    #[test]
+    fn a_record_is_a_line_with_the_known_keys() {
+        let mut line = Vec::new();
+        record("/a\nb").write_to(&mut line);
+        let text = String::from_utf8(line).unwrap();
+        assert_eq!(text.matches('\n').count(), 1);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["type"], "umwelt-egress");
+        assert_eq!(value["workspace"], "0123abcd");
+        assert!(value["ts"].as_f64().unwrap() > 1e9);
+        assert_eq!(value["path"], "/a\nb");
+        assert_eq!(value.get("status"), None);
+    }
+
+    #[test]
+    fn files_are_rotated_and_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        let audit = Audit::open(&path, ROTATION).unwrap();
+        for _ in 0..60 {
+            audit.record(&record("/x"));
+        }
+        let mut names: Vec<_> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]);
+        for name in names {
+            let text = std::fs::read_to_string(dir.path().join(name)).unwrap();
+            assert!(text.len() <= 1000);
+            assert!(
+                text.lines()
+                    .all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok())
+            );
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_not_ready_and_its_lines_wait_bounded() {
+        let audit = Audit::open(Path::new("/dev/full"), ROTATION).unwrap();
+        assert!(audit.is_ready());
+        for _ in 0..20_000 {
+            audit
+                .writer()
+                .add(b"0123456789012345678901234567890123456789012345678901234567890\n");
+        }
+        audit.record(&record("/x"));
+        assert!(!audit.is_ready());
+        let writer = audit.writer();
+        assert!(writer.backlog.len() <= MAX_BACKLOG + 1000);
+        assert!(writer.lost > 0 || !writer.backlog.is_empty());
+    }
+
+    #[test]
+    fn what_waited_is_written_when_there_is_room_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        let audit = Audit::open(Path::new("/dev/full"), ROTATION).unwrap();
+        audit.record(&record("/waits"));
+        assert!(!audit.is_ready());
+        let (file, _) = open(&path).unwrap();
+        audit.writer().file = file;
+        audit.writer().last_try = Instant::now().checked_sub(RETRY).unwrap();
+        assert!(audit.is_ready());
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains("/waits") && text.ends_with('\n'));
+    }
+
+    #[test]
+    fn a_link_in_the_way_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("audit.jsonl");
+        std::os::unix::fs::symlink(dir.path().join("else"), &link).unwrap();
+        assert!(Audit::open(&link, ROTATION).is_err());
+    }
+}

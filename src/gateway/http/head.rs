@@ -1,0 +1,248 @@
+//! Bytes -> the head of a request or a response, strictly. Pure.
+//!
+//! `httparse` forgives line ends; here each line ends in CR LF and no line is
+//! folded, so that no two parsers can see different fields.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+
+use httparse::{Header, ParserConfig};
+
+/// Longest head, in bytes.
+pub(crate) const MAX_HEAD: usize = 64 << 10;
+const MAX_FIELDS: usize = 128;
+
+/// Why a head is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeadError {
+    TooLarge,
+    /// HTTP/2 without negotiation.
+    Http2,
+    LineEnd,
+    Folded,
+    Malformed(httparse::Error),
+}
+
+impl fmt::Display for HeadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HeadError::TooLarge => f.write_str("the head has more than 64 KiB or 128 fields"),
+            HeadError::Http2 => f.write_str("HTTP/2 is not spoken here"),
+            HeadError::LineEnd => f.write_str("a line of the head does not end in CR LF"),
+            HeadError::Folded => f.write_str("a field of the head is folded over lines"),
+            HeadError::Malformed(error) => write!(f, "the head is malformed: {error}"),
+        }
+    }
+}
+
+/// A request line and its fields, borrowed from the buffer.
+#[derive(Debug)]
+pub(crate) struct RequestHead<'a> {
+    pub(crate) method: &'a str,
+    pub(crate) target: &'a str,
+    /// 0 or 1, after `HTTP/1.`.
+    pub(crate) version: u8,
+}
+
+#[derive(Debug)]
+pub(crate) struct ResponseHead<'a> {
+    pub(crate) status: u16,
+    pub(crate) reason: &'a str,
+    pub(crate) version: u8,
+}
+
+/// Room for the fields of one head.
+pub(crate) type Fields<'a> = [MaybeUninit<Header<'a>>; MAX_FIELDS];
+
+pub(crate) fn no_fields<'a>() -> Fields<'a> {
+    [const { MaybeUninit::uninit() }; MAX_FIELDS]
+}
+
+/// Where the head at the front of `bytes` ends, once all of it is there.
+pub(crate) fn find_end(bytes: &[u8]) -> Result<Option<usize>, HeadError> {
+    if bytes.starts_with(b"PRI * ") {
+        return Err(HeadError::Http2);
+    }
+    let mut line = 0;
+    while let Some(length) = bytes
+        .get(line..)
+        .and_then(|rest| rest.iter().position(|byte| *byte == b'\n'))
+    {
+        let end = line + length + 1;
+        match bytes.get(line..end) {
+            // An empty line first is nobody's head.
+            Some(b"\r\n") if line == 0 => return Err(HeadError::LineEnd),
+            Some(b"\r\n") if end > MAX_HEAD => return Err(HeadError::TooLarge),
+            Some(b"\r\n") => return Ok(Some(end)),
+            Some([first, .., b'\r', b'\n']) => {
+                if matches!(first, b' ' | b'\t') {
+                    return Err(HeadError::Folded);
+                }
+            }
+            _ => return Err(HeadError::LineEnd),
+        }
+        line = end;
+    }
+    match bytes.len() > MAX_HEAD {
+        true => Err(HeadError::TooLarge),
+        false => Ok(None),
+    }
+}
+
+fn refuse_bare_cr(head: &[u8]) -> Result<(), HeadError> {
+    let mut after_cr = false;
+    for &byte in head {
+        if after_cr && byte != b'\n' {
+            return Err(HeadError::LineEnd);
+        }
+        after_cr = byte == b'\r';
+    }
+    Ok(())
+}
+
+/// Reads a whole head, as `find_end` has cut it.
+pub(crate) fn parse_request<'h, 'a>(
+    head: &'a [u8],
+    fields: &'h mut Fields<'a>,
+) -> Result<(RequestHead<'a>, &'h [Header<'a>]), HeadError> {
+    refuse_bare_cr(head)?;
+    let mut request = httparse::Request::new(&mut []);
+    let parsed = ParserConfig::default()
+        .parse_request_with_uninit_headers(&mut request, head, fields)
+        .map_err(malformed)?;
+    match (parsed, request.method, request.path, request.version) {
+        (httparse::Status::Complete(end), Some(method), Some(target), Some(version))
+            if end == head.len() =>
+        {
+            let head = RequestHead {
+                method,
+                target,
+                version,
+            };
+            Ok((head, request.headers))
+        }
+        _ => Err(HeadError::LineEnd),
+    }
+}
+
+pub(crate) fn parse_response<'h, 'a>(
+    head: &'a [u8],
+    fields: &'h mut Fields<'a>,
+) -> Result<(ResponseHead<'a>, &'h [Header<'a>]), HeadError> {
+    refuse_bare_cr(head)?;
+    let mut response = httparse::Response::new(&mut []);
+    let parsed = ParserConfig::default()
+        .parse_response_with_uninit_headers(&mut response, head, fields)
+        .map_err(malformed)?;
+    match (parsed, response.code, response.version) {
+        (httparse::Status::Complete(end), Some(status), Some(version)) if end == head.len() => {
+            let head = ResponseHead {
+                status,
+                reason: response.reason.unwrap_or_default(),
+                version,
+            };
+            Ok((head, response.headers))
+        }
+        _ => Err(HeadError::LineEnd),
+    }
+}
+
+fn malformed(error: httparse::Error) -> HeadError {
+    match error {
+        httparse::Error::TooManyHeaders => HeadError::TooLarge,
+        error => HeadError::Malformed(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(text: &str) -> Result<String, HeadError> {
+        let Some(end) = find_end(text.as_bytes())? else {
+            return Ok("incomplete".to_owned());
+        };
+        let mut fields = no_fields();
+        let (head, fields) = parse_request(&text.as_bytes()[..end], &mut fields)?;
+        Ok(format!(
+            "{} {} {} {}",
+            head.method,
+            head.target,
+            head.version,
+            fields.len()
+        ))
+    }
+
+    #[test]
+    fn a_head_is_read_when_it_is_whole() {
+        let text = "GET /a?b HTTP/1.1\r\nHost: a.example.org\r\nX: \r\n\r\n";
+        assert_eq!(request(text), Ok("GET /a?b 1 2".into()));
+        assert_eq!(request(&format!("{text}rest\n")), Ok("GET /a?b 1 2".into()));
+        for cut in 0..text.len() {
+            assert_eq!(request(&text[..cut]), Ok("incomplete".into()), "{cut}");
+        }
+    }
+
+    #[test]
+    fn heads_that_parsers_disagree_about_are_refused() {
+        for wrong in [
+            "GET / HTTP/1.1\nHost: a\n\n",
+            "GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\n b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\n\tb\r\n\r\n",
+            "GET / HTTP/1.1\r\nX: a\rContent-Length: 5\r\n\r\n",
+            "GET / HTTP/1.1\r\nX: a\r\r\n\r\n",
+            "\r\nGET / HTTP/1.1\r\n\r\n",
+            "\nGET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+            "GET / HTTP/1.1\r\n: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nX\r\n\r\n",
+            "GET / HTTP/1.1\r\nX: a\u{0}b\r\n\r\n",
+            "GET / HTTP/1.1\r\nX(: a\r\n\r\n",
+            "GET  / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/2.0\r\n\r\n",
+            "GET /\r\n\r\n",
+            "GET / a HTTP/1.1\r\n\r\n",
+            "G(T / HTTP/1.1\r\n\r\n",
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        ] {
+            assert!(request(wrong).is_err(), "{wrong:?}");
+        }
+        assert_eq!(request("PRI * HTTP/2.0\r\n"), Err(HeadError::Http2));
+    }
+
+    #[test]
+    fn heads_are_bounded() {
+        let long = format!("GET / HTTP/1.1\r\nX: {}", "a".repeat(MAX_HEAD));
+        assert_eq!(request(&long), Err(HeadError::TooLarge));
+        assert_eq!(
+            request(&format!("{long}\r\n\r\n")),
+            Err(HeadError::TooLarge)
+        );
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "X: a\r\n".repeat(129));
+        assert_eq!(request(&many), Err(HeadError::TooLarge));
+    }
+
+    #[test]
+    fn responses_are_read_the_same_way() {
+        let read = |text: &str| {
+            let end = find_end(text.as_bytes()).ok()??;
+            let mut fields = no_fields();
+            let (head, _) = parse_response(&text.as_bytes()[..end], &mut fields).ok()?;
+            Some((head.status, head.reason.to_owned()))
+        };
+        assert_eq!(
+            read("HTTP/1.1 404 Not Found\r\n\r\n"),
+            Some((404, "Not Found".into()))
+        );
+        assert_eq!(read("HTTP/1.1 200\r\n\r\n"), Some((200, String::new())));
+        for wrong in [
+            "HTTP/1.1 2000 OK\r\n\r\n",
+            "HTTP/1.1 2 OK\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nX : a\r\n\r\n",
+            "ICY 200 OK\r\n\r\n",
+        ] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+}

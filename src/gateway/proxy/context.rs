@@ -1,0 +1,177 @@
+//! What every connection of one worker uses: buffers, slots, the pool, the
+//! audit lines of this turn.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use mio::Registry;
+use mio::net::TcpStream;
+
+use crate::gateway::audit::Record;
+use crate::gateway::proxy::socket::Socket;
+use crate::gateway::shared::Shared;
+use crate::gateway::upstream::pool::Pool;
+use crate::policy::decide::Rules;
+
+/// Bytes that are read from a socket at once.
+pub(crate) const READ: usize = 64 << 10;
+/// Room for a record that is not whole, before what is read.
+const LEFTOVER: usize = 20 << 10;
+/// Buffers that are kept for the next connection that needs one.
+const SPARE: usize = 8;
+const MAX_SPARE_SIZE: usize = 256 << 10;
+
+/// What a descriptor belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Nobody,
+    Mail,
+    HttpListener,
+    SocksListener,
+    /// Of the connection with this number.
+    Client(usize),
+    Upstream(usize),
+    /// In the pool.
+    Idle,
+}
+
+/// Token -> owner. A freed slot is given out again only after the turn, so
+/// that no event of it can reach somebody else.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    owners: Vec<Owner>,
+    free: Vec<usize>,
+    freed: Vec<usize>,
+}
+
+impl Slots {
+    pub(crate) fn take(&mut self, owner: Owner) -> usize {
+        match self.free.pop() {
+            Some(slot) => {
+                self.set(slot, owner);
+                slot
+            }
+            None => {
+                self.owners.push(owner);
+                self.owners.len() - 1
+            }
+        }
+    }
+
+    pub(crate) fn set(&mut self, slot: usize, owner: Owner) {
+        if let Some(entry) = self.owners.get_mut(slot) {
+            *entry = owner;
+        }
+    }
+
+    pub(crate) fn owner(&self, slot: usize) -> Owner {
+        self.owners.get(slot).copied().unwrap_or(Owner::Nobody)
+    }
+
+    pub(crate) fn release(&mut self, slot: usize) {
+        self.set(slot, Owner::Nobody);
+        self.freed.push(slot);
+    }
+
+    pub(crate) fn end_turn(&mut self) {
+        self.free.append(&mut self.freed);
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) shared: Arc<Shared>,
+    /// As of this turn.
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) registry: Registry,
+    pub(crate) slots: Slots,
+    pub(crate) pool: Pool,
+    /// Which worker this is.
+    pub(crate) worker: usize,
+    /// As of this turn.
+    pub(crate) now: Instant,
+    pub(crate) input: Box<[u8]>,
+    spare: Vec<Vec<u8>>,
+    lines: Vec<u8>,
+}
+
+impl Context {
+    pub(crate) fn new(shared: Arc<Shared>, registry: Registry, worker: usize) -> Context {
+        Context {
+            rules: shared.rules(),
+            shared,
+            registry,
+            slots: Slots::default(),
+            pool: Pool::default(),
+            worker,
+            now: Instant::now(),
+            input: vec![0; READ + LEFTOVER].into_boxed_slice(),
+            spare: Vec::new(),
+            lines: Vec::new(),
+        }
+    }
+
+    /// An empty buffer, from the spare ones if there is one.
+    pub(crate) fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Lends `buffer` room, if it has none.
+    pub(crate) fn lend(&mut self, buffer: &mut Vec<u8>) {
+        if buffer.capacity() == 0 {
+            *buffer = self.buffer();
+        }
+    }
+
+    /// Takes the room of an empty buffer back; a connection that waits keeps
+    /// only what it has to. Returns how much that is.
+    pub(crate) fn settle(&mut self, buffer: &mut Vec<u8>) -> usize {
+        if buffer.is_empty() {
+            let buffer = std::mem::take(buffer);
+            if (1..=MAX_SPARE_SIZE).contains(&buffer.capacity()) && self.spare.len() < SPARE {
+                self.spare.push(buffer);
+            }
+            return 0;
+        }
+        if buffer.capacity() > buffer.len() * 2 {
+            buffer.shrink_to_fit();
+        }
+        buffer.capacity()
+    }
+
+    /// Registers a stream for `owner`.
+    pub(crate) fn adopt(&mut self, stream: TcpStream, owner: Owner) -> std::io::Result<Socket> {
+        let slot = self.slots.take(owner);
+        let socket = Socket::new(stream, slot, &self.registry);
+        if socket.is_err() {
+            self.slots.release(slot);
+        }
+        socket
+    }
+
+    /// Lets a socket go.
+    pub(crate) fn close(&mut self, mut socket: Socket) {
+        self.slots.release(socket.slot());
+        socket.discard();
+        let mut out = std::mem::take(&mut socket.out);
+        self.settle(&mut out);
+    }
+
+    pub(crate) fn record(&mut self, record: &Record<'_>) {
+        let workspace = self.shared.workspace.as_str();
+        let record = Record {
+            workspace,
+            ..record.clone()
+        };
+        record.write_to(&mut self.lines);
+    }
+
+    /// Writes the audit lines of this turn.
+    pub(crate) fn end_turn(&mut self) {
+        if !self.lines.is_empty() {
+            self.shared.audit.write(&self.lines);
+            self.lines.clear();
+        }
+        self.slots.end_turn();
+    }
+}

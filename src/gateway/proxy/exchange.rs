@@ -1,0 +1,525 @@
+//! One request and its response: the way to the server, the body up, the
+//! response down.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustls::server::UnbufferedServerConnection;
+
+use crate::gateway::audit::Record;
+use crate::gateway::denial::{self, Cause, Denial};
+use crate::gateway::dns::ResolveError;
+use crate::gateway::http::authority::Authority;
+use crate::gateway::http::body::{Body, BodyError};
+use crate::gateway::proxy::context::{Context, Owner};
+use crate::gateway::proxy::judge::{Refused, Request};
+use crate::gateway::proxy::response::{Broken, Response};
+use crate::gateway::proxy::socket::{Received, Socket};
+use crate::gateway::tls::session::Session;
+use crate::gateway::upstream::dial::{Caller, Dial, DialError};
+use crate::gateway::upstream::link::{Link, LinkError};
+use crate::gateway::upstream::pool::Key;
+
+/// Why an exchange cannot be completed.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    Dial(DialError),
+    Link(LinkError),
+    /// The client's body is malformed.
+    Body(BodyError),
+    /// The server's response is.
+    Response(Broken),
+    ServerClosed,
+    Stalled,
+    Client,
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Trouble::Dial(error) => error.fmt(f),
+            Trouble::Link(error) => error.fmt(f),
+            Trouble::Body(error) => error.fmt(f),
+            Trouble::Response(error) => error.fmt(f),
+            Trouble::ServerClosed => f.write_str("the server closed the connection too early"),
+            Trouble::Stalled => f.write_str("the server did not answer in time"),
+            Trouble::Client => f.write_str("the client has closed the connection"),
+        }
+    }
+}
+
+impl From<LinkError> for Trouble {
+    fn from(error: LinkError) -> Trouble {
+        Trouble::Link(error)
+    }
+}
+
+impl From<DialError> for Trouble {
+    fn from(error: DialError) -> Trouble {
+        Trouble::Dial(error)
+    }
+}
+
+/// What a turn has brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    None,
+    Some,
+    /// It is over; `close` says that the client's connection is, too.
+    Finished {
+        close: bool,
+    },
+}
+
+#[derive(Debug)]
+enum Server {
+    Dialling(Dial),
+    Linked(Box<Link>),
+    /// Between two states, and at the end.
+    None,
+}
+
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    request: Request,
+    target: Arc<Authority>,
+    key: Key,
+    server: Server,
+    caller: Caller,
+    head_sent: bool,
+    response: Response,
+    started: Instant,
+    up: u64,
+}
+
+impl Exchange {
+    pub(crate) fn begin(
+        request: Request,
+        target: &Arc<Authority>,
+        caller: Caller,
+        context: &mut Context,
+    ) -> Result<Exchange, Refused> {
+        let key = Key {
+            target: target.clone(),
+            private: request.private,
+        };
+        let mut exchange = Exchange {
+            response: Response::new(&request),
+            target: target.clone(),
+            key,
+            server: Server::None,
+            caller,
+            head_sent: false,
+            started: context.now,
+            up: 0,
+            request,
+        };
+        let found = match exchange.take_pooled(context) {
+            true => Ok(()),
+            false => exchange.dial(context),
+        };
+        match found {
+            Ok(()) => Ok(exchange),
+            Err(error) => Err(exchange.refused(&error.into())),
+        }
+    }
+
+    fn take_pooled(&mut self, context: &mut Context) -> bool {
+        while let Some(link) = context.pool.take(&self.key) {
+            // What has a body, or an effect, is not sent twice; so look twice.
+            if self.may_repeat() || link.socket.is_quiet() {
+                let owner = Owner::Upstream(self.caller.connection);
+                context.slots.set(link.socket.slot(), owner);
+                self.server = Server::Linked(Box::new(link));
+                return true;
+            }
+            context.close(link.socket);
+        }
+        false
+    }
+
+    fn dial(&mut self, context: &mut Context) -> Result<(), DialError> {
+        let dial = Dial::start(&self.target, self.request.private, self.caller, context)?;
+        self.server = Server::Dialling(dial);
+        Ok(())
+    }
+
+    /// Whether sending the request a second time changes nothing.
+    fn may_repeat(&self) -> bool {
+        let is_idempotent = matches!(self.request.method.as_str(), "GET" | "HEAD" | "OPTIONS");
+        is_idempotent && self.up == 0 && self.request.body.is_done() && !self.request.websocket
+    }
+
+    pub(crate) fn resolved(
+        &mut self,
+        answer: Result<Vec<IpAddr>, ResolveError>,
+        context: &mut Context,
+    ) -> Result<(), Trouble> {
+        match &mut self.server {
+            Server::Dialling(dial) => Ok(dial.resolved(answer, context)?),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn note(&mut self, event: &mio::event::Event) {
+        match &mut self.server {
+            Server::Dialling(dial) => dial.note(event),
+            Server::Linked(link) => link.socket.note(event),
+            Server::None => {}
+        }
+    }
+
+    pub(crate) fn is_dialling(&self) -> bool {
+        matches!(&self.server, Server::Dialling(_))
+            || matches!(&self.server, Server::Linked(link) if !link.tls.is_ready())
+    }
+
+    pub(crate) fn is_websocket(&self) -> bool {
+        self.response.is_switched()
+    }
+
+    /// Whether body bytes can be sent on at once.
+    pub(crate) fn wants_body(&self) -> bool {
+        match &self.server {
+            Server::Linked(link) => {
+                self.head_sent && !self.request.body.is_done() && link.socket.is_flushed()
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the client has nothing more to say about it.
+    pub(crate) fn awaits_only_server(&self) -> bool {
+        self.request.body.is_done()
+    }
+
+    /// Sends body bytes on; returns how many belong to the body.
+    pub(crate) fn send_body(&mut self, data: &[u8]) -> Result<usize, Trouble> {
+        let Server::Linked(link) = &mut self.server else {
+            return Ok(0);
+        };
+        let mut rest = data;
+        while !rest.is_empty() && !self.request.body.is_done() {
+            let step = self.request.body.step(rest).map_err(Trouble::Body)?;
+            let (used, after) = rest
+                .split_at_checked(step.skip + step.forward)
+                .unwrap_or((rest, &[]));
+            let forward = used.get(step.skip..).unwrap_or_default();
+            if !forward.is_empty() {
+                link.send(forward)?;
+                self.up += forward.len() as u64;
+            }
+            rest = after;
+        }
+        Ok(data.len() - rest.len())
+    }
+
+    /// Does what can be done now.
+    pub(crate) fn drive(
+        &mut self,
+        client: &mut Socket,
+        tls: &mut Session<UnbufferedServerConnection>,
+        context: &mut Context,
+    ) -> Result<Progress, Trouble> {
+        let mut progress = self.drive_dial(context)?;
+        progress |= self.send_head(context)?;
+        if let Server::Linked(link) = &mut self.server {
+            progress |= link.flush();
+        }
+        if client.is_flushed() {
+            progress |= self.read_server(client, tls, context)?;
+        }
+        if let Some(close) = self.finish(context) {
+            return Ok(Progress::Finished { close });
+        }
+        Ok(if progress {
+            Progress::Some
+        } else {
+            Progress::None
+        })
+    }
+
+    fn drive_dial(&mut self, context: &mut Context) -> Result<bool, Trouble> {
+        let Server::Dialling(dial) = &mut self.server else {
+            return Ok(false);
+        };
+        let Some(socket) = dial.poll(context)? else {
+            return Ok(false);
+        };
+        let link = Link::start(socket, &self.target, context)?;
+        self.server = Server::Linked(Box::new(link));
+        Ok(true)
+    }
+
+    fn send_head(&mut self, context: &mut Context) -> Result<bool, Trouble> {
+        match &mut self.server {
+            Server::Linked(link) if !self.head_sent && link.tls.is_ready() => {
+                context.lend(&mut link.socket.out);
+                link.send(&self.request.head)?;
+                self.head_sent = true;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn read_server(
+        &mut self,
+        client: &mut Socket,
+        tls: &mut Session<UnbufferedServerConnection>,
+        context: &mut Context,
+    ) -> Result<bool, Trouble> {
+        let Exchange {
+            server,
+            response,
+            head_sent,
+            ..
+        } = self;
+        let Server::Linked(link) = server else {
+            return Ok(false);
+        };
+        if !link.socket.may_read() || response.is_done() {
+            return Ok(false);
+        }
+        context.lend(&mut link.socket.out);
+        response.lend(context);
+        let mut broken = None;
+        let read = link.read(context, |data| {
+            if !*head_sent {
+                broken = Some(Broken::Unasked);
+            } else if broken.is_none() {
+                broken = response.take(data, tls, &mut client.out).err();
+            }
+        });
+        match (read, broken) {
+            (_, Some(broken)) => Err(Trouble::Response(broken)),
+            (Err(error), None) => self.server_failed(error, context),
+            (Ok(Received::Nothing), None) => Ok(false),
+            (Ok(Received::Data(_)), None) => {
+                self.take_response(client, tls, context)?;
+                let has_closed =
+                    matches!(&self.server, Server::Linked(link) if link.tls.is_closed());
+                if has_closed {
+                    self.server_ended(true, context)?;
+                }
+                Ok(true)
+            }
+            (Ok(Received::End), None) => self.server_ended(false, context).map(|()| true),
+        }
+    }
+
+    /// Reads heads out of what has come so far.
+    fn take_response(
+        &mut self,
+        client: &mut Socket,
+        tls: &mut Session<UnbufferedServerConnection>,
+        context: &mut Context,
+    ) -> Result<(), Trouble> {
+        let request_done = self.request.body.is_done();
+        self.response
+            .take_heads(request_done, tls, &mut client.out)
+            .map_err(Trouble::Response)?;
+        if self.response.is_switched() && self.request.body.is_done() {
+            // From here on both directions are passed on as they are.
+            self.request.body = Body::UntilClose;
+            self.record(Some("open"), None, context);
+        }
+        Ok(())
+    }
+
+    /// `in_order`: the server has said so, and nobody has cut the connection.
+    fn server_ended(&mut self, in_order: bool, context: &mut Context) -> Result<(), Trouble> {
+        if self.response.is_done() || self.response.end(in_order) {
+            return Ok(());
+        }
+        if self.retry(context)? {
+            return Ok(());
+        }
+        Err(Trouble::ServerClosed)
+    }
+
+    fn server_failed(&mut self, error: LinkError, context: &mut Context) -> Result<bool, Trouble> {
+        match self.retry(context)? {
+            true => Ok(true),
+            false => Err(error.into()),
+        }
+    }
+
+    /// A kept connection may have been closed just when it was used again.
+    fn retry(&mut self, context: &mut Context) -> Result<bool, Trouble> {
+        let is_stale = matches!(&self.server, Server::Linked(link) if link.reused);
+        if !is_stale || !self.may_repeat() || self.response.has_begun() {
+            return Ok(false);
+        }
+        self.drop_server(context);
+        self.head_sent = false;
+        self.dial(context)?;
+        Ok(true)
+    }
+
+    fn drop_server(&mut self, context: &mut Context) {
+        match std::mem::replace(&mut self.server, Server::None) {
+            Server::Dialling(dial) => dial.cancel(context),
+            Server::Linked(link) => context.close(link.socket),
+            Server::None => {}
+        }
+    }
+
+    /// Whether the client's connection is over with the exchange, if it is over.
+    fn finish(&mut self, context: &mut Context) -> Option<bool> {
+        if !self.response.is_done() {
+            return None;
+        }
+        let is_whole = self.request.body.is_done();
+        self.record(None, None, context);
+        match std::mem::replace(&mut self.server, Server::None) {
+            Server::Linked(link) if is_whole && self.is_reusable(&link) => {
+                context.slots.set(link.socket.slot(), Owner::Idle);
+                let now = context.now;
+                if let Some(link) = context.pool.put(&self.key, *link, now) {
+                    context.close(link.socket);
+                }
+            }
+            Server::Linked(link) => context.close(link.socket),
+            Server::Dialling(dial) => dial.cancel(context),
+            Server::None => {}
+        }
+        self.free(context);
+        Some(!is_whole || self.response.closes_client())
+    }
+
+    fn is_reusable(&self, link: &Link) -> bool {
+        self.response.leaves_link_usable()
+            && link.socket.is_flushed()
+            && !link.deaf
+            && !link.tls.is_closed()
+            && !link.socket.has_hung_up()
+    }
+
+    fn free(&mut self, context: &mut Context) {
+        self.request.head.clear();
+        context.settle(&mut self.request.head);
+        self.response.free(context);
+    }
+
+    /// The client is gone.
+    pub(crate) fn client_ended(&mut self, context: &mut Context) {
+        if let Server::Linked(link) = &mut self.server {
+            link.tls.close(&mut link.socket.out);
+            link.flush();
+        }
+        let trouble = Trouble::Client.to_string();
+        let why = (!self.is_websocket()).then_some(trouble.as_str());
+        self.record(None, why, context);
+        self.response.mark_recorded();
+    }
+
+    pub(crate) fn expire(&mut self, context: &mut Context) -> Result<(), Trouble> {
+        match &mut self.server {
+            Server::Dialling(dial) => Ok(dial.expire(context)?),
+            _ => Err(Trouble::Stalled),
+        }
+    }
+
+    /// Ends the exchange. Where nothing was answered yet, says what to answer.
+    pub(crate) fn fail(mut self, trouble: Trouble, context: &mut Context) -> Option<Refused> {
+        let refused = match self.response.has_begun() {
+            true => {
+                self.record(None, Some(&trouble.to_string()), context);
+                None
+            }
+            false => Some(self.refused(&trouble)),
+        };
+        self.drop_server(context);
+        self.free(context);
+        refused
+    }
+
+    fn refused(&self, trouble: &Trouble) -> Refused {
+        let reason = trouble.to_string();
+        let denial = match trouble {
+            Trouble::Dial(DialError::Forbidden { .. }) => Denial::new(Cause::Denied, reason)
+                .hint("have the person allow it: the rule needs private = true"),
+            Trouble::Dial(DialError::Timeout) | Trouble::Stalled => {
+                Denial::new(Cause::UpstreamTimeout, reason)
+            }
+            Trouble::Body(_) => Denial::new(Cause::BadRequest, reason),
+            _ => Denial::new(Cause::Upstream, reason),
+        };
+        Refused {
+            verdict: match trouble {
+                Trouble::Dial(DialError::Forbidden { .. }) | Trouble::Body(_) => "deny",
+                _ => "allow",
+            },
+            method: Some(self.request.method.clone()),
+            path: Some(self.request.path.clone()),
+            rule: Some(self.request.rule.clone()),
+            close: self.request.close || !self.request.body.is_done() || self.up > 0,
+            denial,
+        }
+    }
+
+    pub(crate) fn is_still_allowed(&self, context: &Context) -> bool {
+        let request = &self.request;
+        !self.is_websocket()
+            || context
+                .rules
+                .request(
+                    &self.target.host,
+                    self.target.port,
+                    &request.method,
+                    &request.path,
+                )
+                .is_ok()
+    }
+
+    pub(crate) fn end(mut self, why: &str, context: &mut Context) {
+        if !self.response.is_recorded() {
+            self.record(None, Some(why), context);
+        }
+        self.drop_server(context);
+        self.free(context);
+    }
+
+    pub(crate) fn settle(&mut self, context: &mut Context) -> usize {
+        let mut held = self.request.head.capacity() + self.response.settle(context);
+        if let Server::Linked(link) = &mut self.server {
+            held += context.settle(&mut link.socket.out) + link.tls.leftover().len();
+        }
+        held
+    }
+
+    fn record(&mut self, event: Option<&str>, why: Option<&str>, context: &mut Context) {
+        let host = denial::bare(&self.target.host);
+        let is_open = event == Some("open");
+        let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        context.record(&Record {
+            kind: if self.is_websocket() {
+                "websocket"
+            } else {
+                "https"
+            },
+            event: if self.is_websocket() {
+                event.or(Some("end"))
+            } else {
+                event
+            },
+            method: Some(&self.request.method),
+            host: Some(&host),
+            port: Some(self.target.port),
+            path: Some(&self.request.path),
+            verdict: Some("allow"),
+            why,
+            rule: Some(&self.request.rule),
+            status: self.response.status(),
+            up: (!is_open).then_some(self.up),
+            down: (!is_open).then_some(self.response.down()),
+            ms: (!is_open).then_some(ms),
+            ..Record::default()
+        });
+        if !is_open {
+            self.response.mark_recorded();
+        }
+    }
+}

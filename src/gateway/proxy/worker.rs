@@ -1,0 +1,316 @@
+//! One event loop: events, messages and time -> the connections they concern.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use mio::net::TcpListener;
+use mio::{Events, Interest, Poll, Token};
+
+use crate::gateway::dns::ResolveError;
+use crate::gateway::proxy::connection::Connection;
+use crate::gateway::proxy::context::{Context, Owner};
+use crate::gateway::proxy::inspect::Next;
+use crate::gateway::shared::Shared;
+use crate::gateway::upstream::dial::Caller;
+use crate::gateway::upstream::pool;
+
+const EVENTS: usize = 256;
+/// Connections of one worker.
+const MAX_CONNECTIONS: usize = 32 << 10;
+/// Connections taken in one turn.
+const ACCEPTS: usize = 64;
+/// How often deadlines are looked at, while there are any.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Bytes that all connections of one worker may hold.
+const MAX_HELD: usize = 96 << 20;
+
+/// What other threads tell a worker.
+#[derive(Debug)]
+pub(crate) enum Mail {
+    Resolved {
+        caller: Caller,
+        answer: Result<Vec<IpAddr>, ResolveError>,
+    },
+    PolicyChanged,
+    Stop,
+}
+
+/// When a listener has to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Now,
+    OnEvent,
+    /// After a failure, which has no event of its own.
+    Later,
+}
+
+#[derive(Debug)]
+pub(crate) struct Worker {
+    poll: Poll,
+    context: Context,
+    mail: Receiver<Mail>,
+    http: TcpListener,
+    socks: TcpListener,
+    connections: Vec<Option<Box<Connection>>>,
+    free: Vec<usize>,
+    count: usize,
+    serial: u64,
+    /// Those with more to do at once.
+    again: VecDeque<usize>,
+    http_due: Due,
+    socks_due: Due,
+    next_sweep: Instant,
+    held: usize,
+    stopping: bool,
+}
+
+impl Worker {
+    pub(crate) const MAIL: Token = Token(0);
+
+    /// `poll` has a waker registered for `Worker::MAIL`.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        poll: Poll,
+        mail: Receiver<Mail>,
+        listeners: (StdListener, StdListener),
+        index: usize,
+    ) -> io::Result<Worker> {
+        let mut context = Context::new(shared, poll.registry().try_clone()?, index);
+        let mail_slot = context.slots.take(Owner::Mail);
+        debug_assert_eq!(Token(mail_slot), Worker::MAIL);
+        let mut listen = |listener, owner| {
+            let mut listener = TcpListener::from_std(listener);
+            let slot = context.slots.take(owner);
+            poll.registry()
+                .register(&mut listener, Token(slot), Interest::READABLE)?;
+            io::Result::Ok(listener)
+        };
+        let http = listen(listeners.0, Owner::HttpListener)?;
+        let socks = listen(listeners.1, Owner::SocksListener)?;
+        Ok(Worker {
+            poll,
+            next_sweep: context.now + SWEEP,
+            context,
+            mail,
+            http,
+            socks,
+            connections: Vec::new(),
+            free: Vec::new(),
+            count: 0,
+            serial: 0,
+            again: VecDeque::new(),
+            http_due: Due::Now,
+            socks_due: Due::Now,
+            held: 0,
+            stopping: false,
+        })
+    }
+
+    /// Serves until it is told to stop.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        while !self.stopping {
+            match self.poll.poll(&mut events, self.timeout()) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+            self.context.now = Instant::now();
+            self.take_mail();
+            for event in &events {
+                self.on_event(event);
+            }
+            self.go_on();
+            self.accept();
+            if self.context.now >= self.next_sweep {
+                self.sweep();
+            }
+            self.context.end_turn();
+        }
+        self.end_all();
+        Ok(())
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let due = [self.http_due, self.socks_due];
+        if !self.again.is_empty() || due.contains(&Due::Now) {
+            return Some(Duration::ZERO);
+        }
+        let is_idle = self.count == 0 && self.context.pool.is_empty();
+        (!is_idle || due.contains(&Due::Later))
+            .then(|| self.next_sweep.saturating_duration_since(Instant::now()))
+    }
+
+    fn take_mail(&mut self) {
+        loop {
+            match self.mail.try_recv() {
+                Ok(Mail::Resolved { caller, answer }) => {
+                    self.with(caller.connection, |connection, context| {
+                        match connection.serial() == caller.serial {
+                            true => connection.resolved(answer, context),
+                            // It was for somebody who is gone.
+                            false => Next::Wait,
+                        }
+                    });
+                }
+                Ok(Mail::PolicyChanged) => self.change_policy(),
+                Ok(Mail::Stop) | Err(TryRecvError::Disconnected) => {
+                    self.stopping = true;
+                    return;
+                }
+                Err(TryRecvError::Empty) => return,
+            }
+        }
+    }
+
+    /// What is open and has no end of its own is closed, if the new policy
+    /// does not allow it.
+    fn change_policy(&mut self) {
+        self.context.rules = self.context.shared.rules();
+        pool::clear(&mut self.context);
+        for index in 0..self.connections.len() {
+            let is_allowed = match self.connections.get(index) {
+                Some(Some(connection)) => connection.is_still_allowed(&self.context),
+                _ => true,
+            };
+            if !is_allowed {
+                self.remove(index, Some("the policy does not allow it any more"));
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: &mio::event::Event) {
+        let slot = event.token().0;
+        match self.context.slots.owner(slot) {
+            Owner::Nobody | Owner::Mail => {}
+            Owner::HttpListener => self.http_due = Due::Now,
+            Owner::SocksListener => self.socks_due = Due::Now,
+            Owner::Idle => pool::on_event(&mut self.context, slot, event),
+            Owner::Client(index) => self.with(index, |connection, context| {
+                connection.note_client(event);
+                connection.drive(context)
+            }),
+            Owner::Upstream(index) => self.with(index, |connection, context| {
+                connection.note_upstream(event);
+                connection.drive(context)
+            }),
+        }
+    }
+
+    /// Lets a connection do something, and sees to what follows.
+    fn with(&mut self, index: usize, act: impl FnOnce(&mut Connection, &mut Context) -> Next) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else {
+            return;
+        };
+        let before = connection.held();
+        let next = act(connection, &mut self.context);
+        let after = connection.held();
+        self.held = (self.held + after).saturating_sub(before);
+        match next {
+            // The others have a right to room, too.
+            _ if self.held > MAX_HELD && after > before => {
+                self.remove(index, Some("the gateway is out of memory for buffers"));
+            }
+            Next::Wait | Next::Linger => {}
+            Next::Again => self.again.push_back(index),
+            Next::Close => self.remove(index, None),
+        }
+    }
+
+    fn remove(&mut self, index: usize, why: Option<&str>) {
+        if let Some(connection) = self.connections.get_mut(index).and_then(Option::take) {
+            self.held = self.held.saturating_sub(connection.held());
+            self.count -= 1;
+            self.free.push(index);
+            connection.end(why, &mut self.context);
+        }
+    }
+
+    fn go_on(&mut self) {
+        for _ in 0..self.again.len() {
+            if let Some(index) = self.again.pop_front() {
+                self.with(index, Connection::drive);
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        if self.http_due == Due::Now {
+            self.http_due = self.accept_from(false);
+        }
+        if self.socks_due == Due::Now {
+            self.socks_due = self.accept_from(true);
+        }
+    }
+
+    /// When to accept again.
+    fn accept_from(&mut self, is_socks: bool) -> Due {
+        for _ in 0..ACCEPTS {
+            let listener = if is_socks { &self.socks } else { &self.http };
+            match listener.accept() {
+                Ok((stream, _)) if self.count < MAX_CONNECTIONS => self.add(stream, is_socks),
+                // Dropped; there is no room to say more.
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Due::OnEvent,
+                Err(error) => {
+                    log::warn!("cannot accept a connection: {error}");
+                    return Due::Later;
+                }
+            }
+        }
+        Due::Now
+    }
+
+    fn add(&mut self, stream: mio::net::TcpStream, is_socks: bool) {
+        let index = self.free.pop().unwrap_or(self.connections.len());
+        let socket = match self.context.adopt(stream, Owner::Client(index)) {
+            Ok(socket) => socket,
+            Err(error) => {
+                log::warn!("cannot watch a connection: {error}");
+                self.free.push(index);
+                return;
+            }
+        };
+        self.serial += 1;
+        let caller = Caller {
+            connection: index,
+            serial: self.serial,
+        };
+        let connection = Connection::new(socket, is_socks, caller, self.context.now);
+        match self.connections.get_mut(index) {
+            Some(entry) => *entry = Some(Box::new(connection)),
+            None => self.connections.push(Some(Box::new(connection))),
+        }
+        self.count += 1;
+        self.with(index, Connection::drive);
+    }
+
+    fn sweep(&mut self) {
+        self.next_sweep = self.context.now + SWEEP;
+        pool::expire(&mut self.context);
+        for due in [&mut self.http_due, &mut self.socks_due] {
+            if *due == Due::Later {
+                *due = Due::Now;
+            }
+        }
+        for index in 0..self.connections.len() {
+            let is_due = matches!(
+                self.connections.get(index),
+                Some(Some(connection)) if connection.deadline() <= self.context.now
+            );
+            if is_due {
+                self.with(index, Connection::expire);
+            }
+        }
+    }
+
+    fn end_all(&mut self) {
+        for index in 0..self.connections.len() {
+            self.remove(index, Some("the gateway has ended"));
+        }
+        self.context.end_turn();
+    }
+}

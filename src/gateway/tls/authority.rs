@@ -1,0 +1,139 @@
+//! The certificate authority of one installation: made once, and loaded by the
+//! gateway, the only one to hold its key.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PublicKeyData,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use sha2::{Digest, Sha256};
+
+/// How long a new authority is good for.
+const LIFETIME: Duration = Duration::from_secs(825 * 24 * 3600);
+/// Clocks of containers and hosts differ.
+const SLACK: Duration = Duration::from_secs(24 * 3600);
+
+/// Certificates or keys that cannot be used.
+#[derive(Debug)]
+pub(crate) enum CertificateError {
+    Read {
+        path: PathBuf,
+        why: String,
+    },
+    Make(rcgen::Error),
+    /// The certificate does not belong to the key, or was made elsewhere.
+    Foreign {
+        path: PathBuf,
+        why: String,
+    },
+    Tls(rustls::Error),
+}
+
+impl fmt::Display for CertificateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CertificateError::Read { path, why } => write!(f, "cannot read {path:?}: {why}"),
+            CertificateError::Make(error) => write!(f, "cannot make a certificate: {error}"),
+            CertificateError::Foreign { path, why } => {
+                write!(
+                    f,
+                    "the certificate in {path:?} is not that of the authority's key: {why}"
+                )
+            }
+            CertificateError::Tls(error) => write!(f, "cannot set up TLS: {error}"),
+        }
+    }
+}
+
+impl CertificateError {
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            CertificateError::Read { .. } | CertificateError::Foreign { .. } => {
+                Some("make the authority anew: umwelt-install install".to_owned())
+            }
+            CertificateError::Make(_) | CertificateError::Tls(_) => None,
+        }
+    }
+}
+
+impl From<rcgen::Error> for CertificateError {
+    fn from(error: rcgen::Error) -> CertificateError {
+        CertificateError::Make(error)
+    }
+}
+
+impl From<rustls::Error> for CertificateError {
+    fn from(error: rustls::Error) -> CertificateError {
+        CertificateError::Tls(error)
+    }
+}
+
+/// A new authority, in PEM.
+#[derive(Debug)]
+#[allow(dead_code, reason = "umwelt-install makes the authority")]
+pub(crate) struct NewAuthority {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+    pub(crate) expires: SystemTime,
+}
+
+#[allow(dead_code, reason = "umwelt-install makes the authority")]
+pub(crate) fn create() -> Result<NewAuthority, CertificateError> {
+    let key = KeyPair::generate()?;
+    let now = SystemTime::now();
+    let expires = now + LIFETIME;
+    let mut params = params(&key);
+    params.not_before = (now - SLACK).into();
+    params.not_after = expires.into();
+    Ok(NewAuthority {
+        certificate: params.self_signed(&key)?.pem(),
+        key: key.serialize_pem(),
+        expires,
+    })
+}
+
+/// Its name follows from its key, so that two authorities never share one,
+/// and no certificate has to be taken apart to know it.
+fn params(key: &KeyPair) -> CertificateParams {
+    let digest = Sha256::digest(key.subject_public_key_info());
+    let id: String = digest
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, format!("umwelt egress {id}"));
+    let mut params = CertificateParams::default();
+    params.distinguished_name = name;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+/// An authority that signs.
+#[derive(Debug)]
+pub(crate) struct Authority {
+    pub(crate) issuer: Issuer<'static, KeyPair>,
+    pub(crate) certificate: CertificateDer<'static>,
+}
+
+impl Authority {
+    pub(crate) fn load(certificate: &Path, key: &Path) -> Result<Authority, CertificateError> {
+        let read = |path: &Path, error: &dyn fmt::Display| CertificateError::Read {
+            path: path.to_owned(),
+            why: error.to_string(),
+        };
+        let der = CertificateDer::from_pem_file(certificate).map_err(|e| read(certificate, &e))?;
+        let key_der = PrivateKeyDer::from_pem_file(key).map_err(|e| read(key, &e))?;
+        let key = KeyPair::try_from(&key_der).map_err(|e| read(key, &e))?;
+        Ok(Authority {
+            issuer: Issuer::new(params(&key), key),
+            certificate: der,
+        })
+    }
+}
