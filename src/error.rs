@@ -8,8 +8,9 @@ use crate::api::{ApiError, ErrorKind};
 use crate::config::ConfigError;
 use crate::ctl::CtlError;
 use crate::dirs::DirsError;
-use crate::nft::NftError;
 use crate::gateway::GatewayError;
+use crate::install::InstallError;
+use crate::nft::NftError;
 use crate::podman::PodmanError;
 use crate::run::preflight::PreflightError;
 use crate::run::verify::VerifyError;
@@ -31,7 +32,6 @@ pub(crate) mod exit_code {
 )]
 pub(crate) enum Error {
     UnknownApplet(Option<OsString>),
-    NotBuilt(&'static str),
     Usage(String),
     Config(ConfigError),
     Dirs(DirsError),
@@ -45,6 +45,7 @@ pub(crate) enum Error {
     Ctl(CtlError),
     Trust(TrustError),
     Gateway(GatewayError),
+    Install(InstallError),
     Io {
         what: String,
         source: io::Error,
@@ -70,13 +71,13 @@ impl Error {
             | Error::Trust(TrustError::Config(_)) => exit_code::USAGE,
             Error::Preflight(error) => error.exit_code(),
             Error::Api(error) => error.kind.exit_code(),
-            Error::NotBuilt(_)
-            | Error::Nft(_)
+            Error::Nft(_)
             | Error::Podman(_)
             | Error::Verify(_)
             | Error::Ctl(_)
             | Error::Trust(_)
             | Error::Gateway(_)
+            | Error::Install(_)
             | Error::Io { .. } => exit_code::FAILURE,
         }
     }
@@ -100,7 +101,8 @@ impl Error {
             Error::Ctl(error) => error.hint(),
             Error::Trust(error) => error.hint(),
             Error::Gateway(error) => error.hint(),
-            Error::NotBuilt(_) | Error::Io { .. } => None,
+            Error::Install(error) => error.hint(),
+            Error::Io { .. } => None,
         }
     }
 }
@@ -110,7 +112,6 @@ impl fmt::Display for Error {
         match self {
             Error::UnknownApplet(Some(name)) => write!(f, "unknown program name {name:?}"),
             Error::UnknownApplet(None) => f.write_str("no program name given"),
-            Error::NotBuilt(name) => write!(f, "{name} is not part of this version yet"),
             Error::Usage(message) => f.write_str(message),
             Error::Config(error) => error.fmt(f),
             Error::Dirs(error) => error.fmt(f),
@@ -123,6 +124,7 @@ impl fmt::Display for Error {
             Error::Ctl(error) => error.fmt(f),
             Error::Trust(error) => error.fmt(f),
             Error::Gateway(error) => error.fmt(f),
+            Error::Install(error) => error.fmt(f),
             Error::Io { what, source } => write!(f, "cannot {what}: {source}"),
         }
     }
@@ -169,6 +171,7 @@ from_layer! {
     CtlError => Ctl,
     TrustError => Trust,
     GatewayError => Gateway,
+    InstallError => Install,
 }
 
 impl From<lexopt::Error> for Error {

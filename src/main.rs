@@ -13,6 +13,7 @@ mod dirs;
 mod error;
 mod gateway;
 mod init;
+mod install;
 mod mcp;
 mod nft;
 mod places;

@@ -18,7 +18,7 @@ mod tables;
 mod value;
 mod workspace_file;
 
-pub(crate) use base::{BaseMount, Config, Resources};
+pub(crate) use base::{BaseMount, Config, Resources, SHIPPED};
 pub(crate) use file::load as load_file;
 pub(crate) use mask::{Mask, MaskTarget};
 pub(crate) use workspace_file::{GrantMode, PersistedGrant, WorkspaceFile, edit};

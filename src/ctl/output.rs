@@ -7,7 +7,7 @@ use crate::text;
 
 /// Rows under a heading, aligned; the last column may be of any width.
 /// Whatever a cell holds is made safe to show.
-pub(super) fn render_table<const N: usize>(heading: [&str; N], rows: &[[Cell; N]]) -> String {
+pub(crate) fn render_table<const N: usize>(heading: [&str; N], rows: &[[Cell; N]]) -> String {
     let heading = heading.map(Cell::plain);
     let mut widths = [0; N];
     for row in std::iter::once(&heading).chain(rows) {
@@ -30,27 +30,27 @@ pub(super) fn render_table<const N: usize>(heading: [&str; N], rows: &[[Cell; N]
 }
 
 #[derive(Debug)]
-pub(super) struct Cell {
+pub(crate) struct Cell {
     text: String,
     colour: Option<Colour>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Colour {
+pub(crate) enum Colour {
     Green,
     Yellow,
     Red,
 }
 
 impl Cell {
-    pub(super) fn plain(text: impl AsRef<str>) -> Cell {
+    pub(crate) fn plain(text: impl AsRef<str>) -> Cell {
         Cell {
             text: text::printable(text.as_ref()),
             colour: None,
         }
     }
 
-    pub(super) fn coloured(text: &str, colour: Option<Colour>) -> Cell {
+    pub(crate) fn coloured(text: &str, colour: Option<Colour>) -> Cell {
         Cell {
             colour,
             ..Cell::plain(text)
@@ -70,7 +70,7 @@ impl Cell {
 
 /// Colour is for a terminal, and only where nobody has asked for none
 /// (no-color.org).
-pub(super) fn wants_colour() -> bool {
+pub(crate) fn wants_colour() -> bool {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     rustix::termios::isatty(rustix::stdio::stdout())
         && set("NO_COLOR").is_none()
@@ -79,7 +79,7 @@ pub(super) fn wants_colour() -> bool {
 
 /// Exact for a program, and harmless for the terminal of a person who looks:
 /// JSON leaves DEL, C1 controls and characters that reorder text as they are.
-pub(super) fn render_json(value: &impl Serialize) -> Result<String, Error> {
+pub(crate) fn render_json(value: &impl Serialize) -> Result<String, Error> {
     let json = serde_json::to_string_pretty(value)
         .map_err(|error| Error::io("write JSON", std::io::Error::from(error)))?;
     let mut out = String::with_capacity(json.len() + 1);
@@ -99,7 +99,7 @@ pub(super) fn render_json(value: &impl Serialize) -> Result<String, Error> {
 }
 
 /// The two largest units: `3d 4h`, `5m 6s`, `7s`.
-pub(super) fn render_duration(seconds: u64) -> String {
+pub(crate) fn render_duration(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds}s"),
@@ -110,7 +110,7 @@ pub(super) fn render_duration(seconds: u64) -> String {
 }
 
 /// In the unit of the configuration that leaves no more than one decimal.
-pub(super) fn render_size(bytes: u64) -> String {
+pub(crate) fn render_size(bytes: u64) -> String {
     const UNITS: [(&str, u32); 4] = [("t", 40), ("g", 30), ("m", 20), ("k", 10)];
     for (unit, shift) in UNITS {
         let (whole, rest) = (bytes >> shift, bytes & ((1 << shift) - 1));

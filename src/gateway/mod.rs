@@ -15,7 +15,7 @@ mod path;
 mod proxy;
 mod shared;
 mod socks5;
-mod tls;
+pub(crate) mod tls;
 mod upstream;
 
 use std::ffi::OsString;
