@@ -3,7 +3,7 @@
 
 mod args;
 mod channel;
-mod diff;
+pub(crate) mod diff;
 mod exec;
 mod grant;
 pub(crate) mod leftover;
@@ -16,7 +16,7 @@ mod shell;
 mod signals;
 mod status;
 mod stop;
-mod trust;
+pub(crate) mod trust;
 
 use std::ffi::OsString;
 use std::fmt;

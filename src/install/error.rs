@@ -52,6 +52,14 @@ pub(crate) enum InstallError {
     },
     /// No way of building the image worked; one line for each.
     Image(Vec<String>),
+    /// Settings that are not edited, and are as they were.
+    Merge {
+        path: PathBuf,
+        why: String,
+    },
+    /// A question needs somebody who can answer it.
+    NobodyToAsk,
+    NotAccepted,
 }
 
 impl InstallError {
@@ -95,7 +103,12 @@ impl InstallError {
                 "install mmdebstrap (on Debian: apt-get install mmdebstrap), or see whether podman reaches a registry: podman pull debian:trixie-slim"
                     .to_owned(),
             ),
-            InstallError::Program(_) | InstallError::Package { .. } => None,
+            InstallError::Merge { .. } => Some(format!(
+                "what has to be in it is printed by: {NAME} client CLIENT"
+            )),
+            InstallError::NobodyToAsk => Some("write it without a question with --yes".to_owned()),
+            InstallError::NotAccepted
+            | InstallError::Program(_) | InstallError::Package { .. } => None,
         }
     }
 }
@@ -145,6 +158,11 @@ impl fmt::Display for InstallError {
             InstallError::Package { path, word } => {
                 write!(f, "{path:?} names {word:?}, which is no Debian package")
             }
+            InstallError::Merge { path, why } => write!(f, "{path:?} is not changed: {why}"),
+            InstallError::NobodyToAsk => {
+                f.write_str("nothing is changed: standard input or output is not a terminal")
+            }
+            InstallError::NotAccepted => f.write_str("nothing is changed"),
             InstallError::Image(problems) => {
                 write!(f, "the image was not built: {}", problems.join("; "))
             }

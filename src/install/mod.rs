@@ -4,6 +4,7 @@
 mod args;
 mod ca;
 mod call;
+mod client;
 pub(crate) mod egress;
 mod error;
 mod files;
@@ -30,12 +31,13 @@ use crate::text;
 
 pub(crate) const NAME: &str = "umwelt-install";
 
-const SUBCOMMANDS: [&Subcommand; 5] = [
+const SUBCOMMANDS: [&Subcommand; 6] = [
     &setup::SUBCOMMAND,
     &status::SUBCOMMAND,
     &remove::SUBCOMMAND,
     &image::SUBCOMMAND,
     &ca::SUBCOMMAND,
+    &client::SUBCOMMAND,
 ];
 
 const HELP: &str = "\
@@ -50,6 +52,7 @@ Subcommands:
   remove   remove what was installed
   image    build the image that commands run in
   ca       make another certificate authority
+  client   print the settings for an MCP client, or merge them into its own
 
 Options:
   -h, --help     print this help, or that of the subcommand, and exit

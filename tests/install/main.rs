@@ -8,6 +8,7 @@
     reason = "a test program: what goes wrong here shall stop it"
 )]
 
+mod client;
 mod hosts;
 mod image;
 mod remove;
