@@ -107,6 +107,13 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
         .find(|file| is_executable(file))
 }
 
+/// As [`find`], but only where podman is looked for too.
+pub(super) fn find_trusted(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&podman::trusted_search_path())
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_absolute() && is_executable(file))
+}
+
 fn is_executable(path: &Path) -> bool {
     path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }

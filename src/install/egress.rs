@@ -1,7 +1,7 @@
 //! What a sandbox with a network needs: an authority, the roots that are
 //! trusted, and the image of the gateway.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use crate::install::layout::Layout;
 use crate::install::record::{AuthorityRecord, Image, Record, now};
 use crate::install::{InstallError, call, files, say, tar};
 
-pub(crate) const GATEWAY_IMAGE: &str = "localhost/umwelt-egress-gw:latest";
+pub(super) const GATEWAY_IMAGE: &str = "localhost/umwelt-egress-gw:latest";
 /// Tells which program is in the image.
 pub(super) const PROGRAM_LABEL: &str = "umwelt.program";
 
@@ -242,79 +242,6 @@ fn gateway_image(id: &str, program_sha256: &str) -> Image {
     }
 }
 
-/// What umwelt-run needs for a sandbox with a network; all of it is there.
-#[derive(Debug)]
-#[allow(
-    dead_code,
-    reason = "umwelt-run reads it once egress is put together there"
-)]
-pub(crate) struct EgressState {
-    pub(crate) authority_certificate: PathBuf,
-    pub(crate) authority_key: PathBuf,
-    /// What the gateway trusts.
-    pub(crate) roots: PathBuf,
-    /// What sandboxes trust.
-    pub(crate) bundle: PathBuf,
-    /// By its id: the name could belong to another image by now.
-    pub(crate) gateway_image: String,
-    pub(crate) nft: PathBuf,
-}
-
-/// The state that an installation has left, or why it cannot be used. Whether
-/// podman still has the image is not asked.
-#[allow(
-    dead_code,
-    reason = "umwelt-run calls it once egress is put together there"
-)]
-pub(crate) fn state(layout: &Layout) -> Result<EgressState, InstallError> {
-    let unusable = |why: &str| InstallError::Egress(why.to_owned());
-    let record =
-        Record::load(&layout.record)?.ok_or_else(|| unusable("nothing is installed for it"))?;
-    if record.version != env!("CARGO_PKG_VERSION") {
-        let version = &record.version;
-        return Err(unusable(&format!("it was installed by umwelt {version}")));
-    }
-    check_private(&layout.egress)?;
-    check_usable(layout, &record).map_err(InstallError::Egress)?;
-    let nft = record
-        .nft
-        .filter(|nft| nft.is_file())
-        .ok_or_else(|| unusable("nft (of nftables) was not there at the installation"))?;
-    let image = record
-        .gateway_image
-        .ok_or_else(|| unusable("the gateway image was not made"))?;
-    Ok(EgressState {
-        authority_certificate: layout.authority_certificate(),
-        authority_key: layout.authority_key(),
-        roots: layout.roots(),
-        bundle: layout.bundle(),
-        gateway_image: image.id,
-        nft,
-    })
-}
-
-fn check_private(dir: &Path) -> Result<(), InstallError> {
-    crate::dirs::check_private(dir).map_err(|error| InstallError::Egress(error.to_string()))
-}
-
-/// An authority near its end is good still; one past it is not.
-fn check_usable(layout: &Layout, record: &Record) -> Result<(), String> {
-    let known = record.authority.as_ref();
-    if known.is_none_or(|known| known.expires <= now()) {
-        return Err("its certificate authority is missing or has ended".to_owned());
-    }
-    let near_end = known.is_some_and(|known| known.expires < now() + RENEW_S);
-    if let Some(why) = authority_problem(layout, record).filter(|_| !near_end) {
-        return Err(format!("its certificate authority is unusable: {why}"));
-    }
-    let bundle = files::read(&layout.bundle()).map_err(|error| error.to_string())?;
-    let roots = files::read(&layout.roots()).map_err(|error| error.to_string())?;
-    match (bundle, roots) {
-        (Some(_), Some(_)) => Ok(()),
-        _ => Err("its bundle of certificates is missing".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -389,34 +316,6 @@ mod tests {
         std::fs::write(layout.authority_certificate(), "ours\n").unwrap();
         let (roots, bundle) = bundle_texts(&layout, &[&full]).unwrap();
         assert!(roots.ends_with(b"x\n") && bundle.ends_with(b"x\nours\n"));
-    }
-
-    #[test]
-    fn state_is_usable_only_when_all_of_it_is_there() {
-        let dir = tempfile::tempdir().unwrap();
-        let layout = layout(dir.path());
-        let refused = |layout: &Layout| state(layout).unwrap_err().to_string();
-        assert!(refused(&layout).contains("nothing is installed"));
-        let mut record = Record::empty();
-        make_authority(&layout, &mut record).unwrap();
-        assert!(refused(&layout).contains("bundle"));
-        for path in [layout.bundle(), layout.roots()] {
-            files::replace(&path, b"x", 0o644).unwrap();
-        }
-        assert!(refused(&layout).contains("nft"));
-        record.nft = Some("/bin/sh".into());
-        record.save(&layout.record).unwrap();
-        assert!(refused(&layout).contains("gateway image"));
-        record.gateway_image = Some(gateway_image("i", "p"));
-        record.save(&layout.record).unwrap();
-        assert_eq!(state(&layout).unwrap().gateway_image, "i");
-        // Near its end it is good still.
-        record.authority.as_mut().unwrap().expires = now() + 60;
-        record.save(&layout.record).unwrap();
-        state(&layout).unwrap();
-        record.authority.as_mut().unwrap().expires = now() - 1;
-        record.save(&layout.record).unwrap();
-        assert!(refused(&layout).contains("has ended"));
     }
 
     #[test]

@@ -41,8 +41,6 @@ pub(crate) enum InstallError {
     /// This host has no file with certificates to trust.
     NoRoots,
     Authority(CertificateError),
-    /// What a sandbox with a network needs is not there.
-    Egress(String),
     /// The sandboxes that run, by workspace or session id.
     Running(Vec<String>),
     /// Not the name of a Debian package.
@@ -94,7 +92,6 @@ impl InstallError {
                     .to_owned(),
             ),
             InstallError::Authority(error) => error.hint(),
-            InstallError::Egress(_) => Some(format!("run: {NAME} install")),
             InstallError::Running(_) => Some(
                 "end them with: umwelt-ctl stop WORKSPACE, or umwelt-ctl stop --hard WORKSPACE"
                     .to_owned(),
@@ -151,9 +148,6 @@ impl fmt::Display for InstallError {
                 f.write_str("this host has no file with the certificates that it trusts")
             }
             InstallError::Authority(error) => error.fmt(f),
-            InstallError::Egress(why) => {
-                write!(f, "a sandbox with a network cannot be started: {why}")
-            }
             InstallError::Running(who) => write!(f, "sandboxes run: {}", who.join(", ")),
             InstallError::Package { path, word } => {
                 write!(f, "{path:?} names {word:?}, which is no Debian package")

@@ -8,17 +8,17 @@ use crate::error::Error;
 use crate::install::record::{self, Record};
 
 #[derive(Debug, Clone)]
-pub(crate) struct Layout {
-    pub(crate) dirs: Dirs,
+pub(super) struct Layout {
+    pub(super) dirs: Dirs,
     /// The program, once for all its names.
-    pub(crate) program: PathBuf,
+    pub(super) program: PathBuf,
     /// The shipped base configuration, to compare an own one with.
-    pub(crate) shipped_config: PathBuf,
+    pub(super) shipped_config: PathBuf,
     /// The links.
-    pub(crate) bin: PathBuf,
-    pub(crate) egress: PathBuf,
-    pub(crate) record: PathBuf,
-    pub(crate) lock: PathBuf,
+    pub(super) bin: PathBuf,
+    pub(super) egress: PathBuf,
+    pub(super) record: PathBuf,
+    pub(super) lock: PathBuf,
 }
 
 impl Layout {
@@ -38,7 +38,7 @@ impl Layout {
         }
     }
 
-    pub(crate) fn new(dirs: Dirs) -> Layout {
+    pub(super) fn new(dirs: Dirs) -> Layout {
         let lib = dirs.home.join(".local/lib/umwelt");
         Layout {
             program: lib.join("umwelt"),
@@ -59,21 +59,21 @@ impl Layout {
         self
     }
 
-    pub(crate) fn authority_certificate(&self) -> PathBuf {
+    pub(super) fn authority_certificate(&self) -> PathBuf {
         self.egress.join("ca.pem")
     }
 
-    pub(crate) fn authority_key(&self) -> PathBuf {
+    pub(super) fn authority_key(&self) -> PathBuf {
         self.egress.join("ca.key")
     }
 
     /// The roots of the host, and our authority: what sandboxes trust.
-    pub(crate) fn bundle(&self) -> PathBuf {
+    pub(super) fn bundle(&self) -> PathBuf {
         self.egress.join("bundle.pem")
     }
 
     /// The roots of the host alone: what the gateway trusts.
-    pub(crate) fn roots(&self) -> PathBuf {
+    pub(super) fn roots(&self) -> PathBuf {
         self.egress.join("roots.pem")
     }
 }

@@ -5,13 +5,14 @@ mod args;
 mod ca;
 mod call;
 mod client;
-pub(crate) mod egress;
+mod doctor;
+mod egress;
 mod error;
 mod files;
 mod image;
-pub(crate) mod layout;
+mod layout;
 mod program;
-pub(crate) mod record;
+mod record;
 mod remove;
 mod setup;
 mod status;
@@ -31,13 +32,14 @@ use crate::text;
 
 pub(crate) const NAME: &str = "umwelt-install";
 
-const SUBCOMMANDS: [&Subcommand; 6] = [
+const SUBCOMMANDS: [&Subcommand; 7] = [
     &setup::SUBCOMMAND,
     &status::SUBCOMMAND,
     &remove::SUBCOMMAND,
     &image::SUBCOMMAND,
     &ca::SUBCOMMAND,
     &client::SUBCOMMAND,
+    &doctor::SUBCOMMAND,
 ];
 
 const HELP: &str = "\
@@ -53,6 +55,7 @@ Subcommands:
   image    build the image that commands run in
   ca       make another certificate authority
   client   print the settings for an MCP client, or merge them into its own
+  doctor   measure what umwelt relies on, and say how to repair it
 
 Options:
   -h, --help     print this help, or that of the subcommand, and exit

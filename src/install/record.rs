@@ -8,61 +8,61 @@ use serde::{Deserialize, Serialize};
 use crate::install::InstallError;
 use crate::install::files;
 
-pub(crate) const FILE_NAME: &str = "install.json";
+pub(super) const FILE_NAME: &str = "install.json";
 /// Raised when an older umwelt could misread the file.
 const SCHEMA: u32 = 1;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(super) struct Record {
     schema: u32,
     /// Of the program that wrote this.
-    pub(crate) version: String,
+    pub(super) version: String,
     /// Seconds since 1970.
-    pub(crate) time: u64,
-    pub(crate) program: Option<Program>,
+    pub(super) time: u64,
+    pub(super) program: Option<Program>,
     /// Where the links are.
-    pub(crate) bin: Option<PathBuf>,
+    pub(super) bin: Option<PathBuf>,
     /// Of the shipped base configuration, when it was looked at last.
-    pub(crate) config_sha256: Option<String>,
-    pub(crate) nft: Option<PathBuf>,
-    pub(crate) authority: Option<AuthorityRecord>,
-    pub(crate) gateway_image: Option<Image>,
-    pub(crate) sandbox_image: Option<SandboxImage>,
+    pub(super) config_sha256: Option<String>,
+    pub(super) nft: Option<PathBuf>,
+    pub(super) authority: Option<AuthorityRecord>,
+    pub(super) gateway_image: Option<Image>,
+    pub(super) sandbox_image: Option<SandboxImage>,
     /// Directories that were not there before, the outermost first.
     #[serde(default)]
-    pub(crate) created: Vec<PathBuf>,
+    pub(super) created: Vec<PathBuf>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Program {
-    pub(crate) path: PathBuf,
-    pub(crate) sha256: String,
+pub(super) struct Program {
+    pub(super) path: PathBuf,
+    pub(super) sha256: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct AuthorityRecord {
-    pub(crate) sha256: String,
+pub(super) struct AuthorityRecord {
+    pub(super) sha256: String,
     /// Seconds since 1970.
-    pub(crate) expires: u64,
+    pub(super) expires: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Image {
-    pub(crate) name: String,
-    pub(crate) id: String,
+pub(super) struct Image {
+    pub(super) name: String,
+    pub(super) id: String,
     /// Of the program in it.
-    pub(crate) program_sha256: String,
+    pub(super) program_sha256: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SandboxImage {
-    pub(crate) name: String,
-    pub(crate) id: String,
+pub(super) struct SandboxImage {
+    pub(super) name: String,
+    pub(super) id: String,
     /// Of the files it is made by.
-    pub(crate) recipe_sha256: String,
-    pub(crate) with_build: bool,
+    pub(super) recipe_sha256: String,
+    pub(super) with_build: bool,
     /// Those that were asked for on top of the recipe's.
-    pub(crate) packages: Vec<String>,
+    pub(super) packages: Vec<String>,
 }
 
 impl Record {
@@ -83,7 +83,7 @@ impl Record {
     }
 
     /// `None` where nothing is installed.
-    pub(crate) fn load(path: &Path) -> Result<Option<Record>, InstallError> {
+    pub(super) fn load(path: &Path) -> Result<Option<Record>, InstallError> {
         let Some(bytes) = files::read(path)? else {
             return Ok(None);
         };

@@ -9,6 +9,7 @@
 )]
 
 mod client;
+mod doctor;
 mod hosts;
 mod image;
 mod remove;
