@@ -26,6 +26,8 @@ PREFIX = "umwelt-bench"
 NAMES = ("umwelt-mcp", "umwelt-run", "umwelt-init")
 CALLS = 21
 STARTS = 5
+GRANTS = 7
+RECREATES = 3
 # podman exec takes minutes for this under emulation.
 STREAMS = 1
 STREAM_BYTES = 1 << 30
@@ -36,6 +38,12 @@ BACKSTOP_SECONDS = 5
 # How each of them waits.
 WAITS = {"umwelt-run": "epoll_wait(", "umwelt-mcp": "ppoll("}
 MIB = 1 << 20
+WATCHED = (
+    [".umwelt.toml", ".envrc", ".mcp.json", "AGENTS.md", "CLAUDE.md", ".vscode/tasks.json"]
+    + [".git/config", ".git/HEAD", ".pre-commit-config.yaml", ".devcontainer/devcontainer.json"]
+    + [f".git/hooks/hook-{number}" for number in range(10)]
+    + [f".claude/commands/command-{number}.md" for number in range(20)]
+)
 
 
 def say(text):
@@ -71,7 +79,12 @@ class Place:
         shutil.copy(binary, self.dir / "bin" / "umwelt")
         for name in NAMES:
             (self.dir / "bin" / name).symlink_to("umwelt")
-        text = f'session_prefix = "{PREFIX}"\n'
+        # What holds a masked directory is granted by a new container only.
+        self.masked = self.dir / "masked"
+        (self.masked / "hidden").mkdir(parents=True)
+        self.plain = self.dir / "plain"
+        self.plain.mkdir()
+        text = f'session_prefix = "{PREFIX}"\n[[mask]]\npath = "{self.masked}/hidden"\n'
         (self.config / "umwelt" / "umwelt.toml").write_text(text)
         self.sid = hashlib.sha256(os.fsencode(self.workspace)).hexdigest()[:8]
         self.container = f"{PREFIX}-{self.sid}"
@@ -285,6 +298,26 @@ def bench_calls(table, place, mcp):
     return statistics.median(calls)
 
 
+def bench_notices(table, place, mcp):
+    """What a look at the files that the host obeys costs, with many of them there."""
+
+    def calls():
+        return [timed(mcp.shell, "true") for _ in range(CALLS)]
+
+    without = calls()
+    for name in WATCHED:
+        path = place.workspace / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    # This one tells of them.
+    mcp.shell("true")
+    watched = calls()
+    peer = ("shell true without them", statistics.median(without))
+    samples = {"umwelt": watched, "peer": without}
+    name = f"shell true, {len(WATCHED)} files watched"
+    table.add(name, statistics.median(watched), "s", 1.1, peer, samples)
+
+
 def bench_concurrency(table, mcp, call):
     one = statistics.median(timed(mcp.shell, "sleep 1") for _ in range(3))
     many = timed(mcp.shells, "sleep 1", CONCURRENT)
@@ -413,6 +446,61 @@ def bench_start(table, place, argv):
     table.add("start of umwelt-run until ready", statistics.median(ours), "s", 1.25, peer, samples)
 
 
+def bench_grants(table, place, api, argv):
+    def change(path, expected):
+        answer = api.call("grant", {"path": str(path), "mode": "ro"})
+        if answer["applied"] != expected:
+            raise SystemExit(f"bench: a grant of {path} was {answer['applied']}")
+
+    live, recreated = [], []
+    for _ in range(GRANTS):
+        live.append(timed(change, place.plain, "live"))
+        api.call("revoke", {"path": str(place.plain)})
+    bare = BareContainer(argv)
+    bare.run()
+    again = []
+    for number in range(RECREATES):
+        say(f"new container {number + 1} of {RECREATES}")
+        recreated.append(timed(change, place.masked, "recreated"))
+        api.call("revoke", {"path": str(place.masked)})
+        again.append(timed(bare.replace))
+    bare.end()
+    median = statistics.median
+    samples = {"umwelt": live, "peer": recreated}
+    peer = ("grant by a new container", median(recreated))
+    table.add("grant in the running container", median(live), "s", 1 / 10, peer, samples)
+    samples = {"umwelt": recreated, "peer": again}
+    peer = ("podman rm -f, podman run", median(again))
+    table.add("grant by a new container", median(recreated), "s", 1.25, peer, samples)
+
+
+class BareContainer:
+    """The same argv, run by podman without us."""
+
+    def __init__(self, argv):
+        # This one stays.
+        self.argv = [word.replace("exec cat", "exec sleep 600") for word in argv]
+        name = next(word for word in argv if word.startswith("--name="))
+        self.name = name.removeprefix("--name=")
+
+    def run(self):
+        self.process = subprocess.Popen(
+            self.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, close_fds=False
+        )
+        if self.process.stdout.read(1) != b"x":
+            raise SystemExit("bench: the bare container does not run")
+
+    def end(self):
+        remove = ["podman", "rm", "-f", "-t", "0", self.name]
+        subprocess.run(remove, check=True, stdout=subprocess.DEVNULL)
+        self.process.stdout.close()
+        self.process.wait(60)
+
+    def replace(self):
+        self.end()
+        self.run()
+
+
 def main():
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
@@ -426,11 +514,13 @@ def main():
         mcp.shell("true")
         status = api.call("status")
         call = bench_calls(table, place, mcp)
+        bench_notices(table, place, mcp)
         bench_concurrency(table, mcp, call)
         bench_stream(table, place, mcp, status["pid"])
         # After the work, so that what it left behind counts.
         time.sleep(3)
         bench_idle(table, status["pid"], mcp.process.pid, status["init_pid"])
+        bench_grants(table, place, api, argv)
         mcp.close()
         process.terminate()
         process.wait(60)

@@ -108,7 +108,7 @@ class Demo:
             self.say.came(f"{info.name} {info.version}, protocol {client.protocol_version}\n{client.instructions}")
             self.say.claim(info.name == "umwelt", "the server is umwelt")
             await self.tools()
-            for part in (self.identity, self.files, self.network, self.limits, self.escape, self.workspace_file, self.time):
+            for part in (self.identity, self.files, self.network, self.limits, self.escape, self.workspace_file, self.grants, self.time):
                 await part()
             running = self.running()
             self.say.title("the client leaves")
@@ -119,7 +119,8 @@ class Demo:
         tools = {tool.name: tool for tool in (await self.client.list_tools()).tools}
         for name, tool in tools.items():
             self.say.came(f"{name}: {tool.description.splitlines()[0][:100]}")
-        self.say.claim({"shell", "list"} <= set(tools), "shell and list are offered")
+        wanted = {"shell", "list", "grant", "revoke"}
+        self.say.claim(wanted <= set(tools), "shell, list, grant and revoke are offered")
         self.say.asked("agent", "(tool list)")
         result = await self.client.call_tool("list", {})
         self.say.came(result.content[0].text)
@@ -187,6 +188,36 @@ class Demo:
         user = self.host.out("id -un")
         self.say.claim(status == 0 and output.endswith("made inside"), "outside it is the same file")
         self.say.claim(output.split()[0] == user, f"and it belongs to {user}")
+
+    async def change(self, tool, **arguments):
+        """A call of grant or revoke; returns whether it worked, and its result."""
+        self.say.asked("agent", f"({tool}) {json.dumps(arguments)}")
+        result = await self.client.call_tool(tool, arguments)
+        self.say.came(result.content[0].text.split("\nmounts", 1)[0][:600])
+        return not result.is_error, result.structured_content
+
+    async def grants(self):
+        self.say.title("more of the host, which a person has to allow")
+        library = self.host.out('mktemp -d "$HOME/umwelt-library.XXXXXX"')
+        folder = shlex.quote(library)
+        self.look(f"echo 'to be read' >{folder}/file && ls {folder}")
+        await self.shell(f"sleep 1000 >/dev/null & cat {folder}/file")
+        works, changed = await self.change("grant", path=library, mode="ro")
+        self.say.claim(works and changed["applied"] == "live", "it is granted in the running sandbox")
+        result = await self.shell(f"cat {folder}/file; touch {folder}/mark; pgrep -l sleep")
+        told = result["output"]
+        self.say.claim("to be read" in told and "Read-only file system" in told, "it can be read, and not written")
+        self.say.claim("sleep" in told, "what ran in the background still runs")
+        works, _ = await self.change("revoke", path=library)
+        result = await self.shell(f"cat {folder}/file; pkill sleep")
+        self.say.claim(works and "No such file" in result["output"], "and it is taken back")
+        works, _ = await self.change("grant", path="/etc", mode="rw")
+        self.say.claim(not works, "the system's own is not granted")
+        await self.shell(f"printf '[[grants]]\\npath = \"%s\"\\nmode = \"rw\"\\n' {folder} >.umwelt.toml")
+        result = await self.shell("true")
+        told = " ".join(result["notices"])
+        self.say.claim("umwelt-ctl trust" in told, "what the agent writes into .umwelt.toml does not count")
+        self.host.out(f"rm -r {folder}")
 
     async def time(self):
         self.say.title("a command that takes too long")

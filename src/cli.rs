@@ -20,6 +20,16 @@ pub(crate) fn report(name: &str, error: &Error) -> ExitCode {
     ExitCode::from(error.exit_code())
 }
 
+/// Prints to stdout what is not the last of it; false when it cannot be read,
+/// or written, any more.
+pub(crate) fn write_stdout(text: &str) -> bool {
+    let mut stdout = std::io::stdout().lock();
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .is_ok()
+}
+
 /// Prints to stdout; a reader that has gone away is not an error.
 pub(crate) fn print(text: &str) -> ExitCode {
     let mut stdout = std::io::stdout().lock();

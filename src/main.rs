@@ -12,6 +12,7 @@ mod ctl;
 mod dirs;
 mod error;
 mod gateway;
+mod gitdir;
 mod init;
 mod install;
 mod mcp;

@@ -23,9 +23,9 @@ const NAMES: [&str; 7] = [
     "umwelt-gateway",
 ];
 /// Names that only a later version gives something to do.
-const RESERVED: [&str; 2] = ["umwelt-install", "umwelt-gateway"];
-const SUBCOMMANDS: [&str; 8] = [
-    "status", "stop", "exec", "shell", "list", "grant", "revoke", "trust",
+const RESERVED: [&str; 1] = ["umwelt-install"];
+const SUBCOMMANDS: [&str; 10] = [
+    "status", "stop", "exec", "shell", "list", "grant", "revoke", "trust", "log", "wt",
 ];
 
 fn run_as(arg0: &str, args: &[&str]) -> Output {
@@ -119,8 +119,14 @@ fn unknown_options_exit_2() {
 #[test]
 fn a_wrong_use_of_ctl_names_what_is_valid() {
     let cases = [
-        (&[][..], "valid are: status, stop, exec, shell, list"),
-        (&["dance"], "valid are: status, stop, exec, shell, list"),
+        (
+            &[][..],
+            "valid are: status, stop, exec, shell, list, grant, revoke, trust, log, wt",
+        ),
+        (
+            &["dance"],
+            "valid are: status, stop, exec, shell, list, grant, revoke, trust, log, wt",
+        ),
         (&["--json"], "valid are: --help, --version"),
         (
             &["status", "--hard"],

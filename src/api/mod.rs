@@ -343,6 +343,9 @@ pub(crate) struct ExecReply {
     #[serde(flatten)]
     pub(crate) outcome: Outcome,
     pub(crate) duration_ms: u64,
+    /// One line each, already safe to show.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) notices: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -9,6 +9,7 @@ use crate::config::egress::{EgressConfig, Layer, RawEgress, RawHost, read_egress
 use crate::config::mask::{Mask, MaskTarget, check_reason};
 use crate::config::source::Source;
 use crate::config::value::{expand_path, parse_size};
+use crate::config::worktrees::{self, RawWorktrees, Worktrees};
 use crate::config::{ConfigError, file};
 use crate::dirs::Dirs;
 
@@ -29,6 +30,7 @@ pub(crate) struct Config {
     pub(crate) grant_roots: Vec<PathBuf>,
     pub(crate) mounts: Vec<BaseMount>,
     pub(crate) masks: Vec<Mask>,
+    pub(crate) worktrees: Worktrees,
     /// Holds for workspaces that have the network enabled.
     pub(crate) egress: EgressConfig,
 }
@@ -81,6 +83,8 @@ struct Raw {
     mounts: Option<Vec<RawMount>>,
     #[serde(default)]
     mask: Vec<RawMask>,
+    #[serde(default)]
+    worktrees: RawWorktrees,
     #[serde(default)]
     egress: RawEgress,
     #[serde(default)]
@@ -170,10 +174,10 @@ impl Config {
 }
 
 /// One file on its way to a `Config`, for errors that name file, line and key.
-struct Reader<'a> {
+pub(super) struct Reader<'a> {
     path: &'a Path,
     text: &'a str,
-    home: &'a Path,
+    pub(super) home: &'a Path,
 }
 
 impl Reader<'_> {
@@ -220,6 +224,7 @@ impl Reader<'_> {
                 .map(|raw| self.mount(raw))
                 .collect::<Result<_, _>>()?,
             masks: self.masks(raw.mask, masks)?,
+            worktrees: worktrees::read(self, raw.worktrees, base.map(|b| &b.worktrees))?,
             egress: read_egress(self.source(), raw.egress, raw.hosts, Layer::Base)?
                 .or_shipped(base.map(|b| &b.egress)),
         };
@@ -382,7 +387,7 @@ impl Reader<'_> {
         }
     }
 
-    fn check<T, U>(
+    pub(super) fn check<T, U>(
         &self,
         key: &str,
         raw: Spanned<T>,

@@ -29,6 +29,8 @@ pub(super) enum Operands {
     WorkspaceAndPath,
     /// `[WORKSPACE] -- CMD [ARG…]`
     WorkspaceAndCommand,
+    /// Any number of words, which the subcommand reads.
+    Words,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -38,6 +40,9 @@ pub(super) struct Args {
     pub(super) cwd: Option<String>,
     pub(super) json: bool,
     pub(super) hard: bool,
+    pub(super) lines: Option<String>,
+    pub(super) branch: Option<String>,
+    pub(super) words: Vec<OsString>,
     /// The second operand of `WorkspaceAndPath`.
     pub(super) path: Option<OsString>,
     /// The other options that stand alone, by their names.
@@ -64,6 +69,10 @@ impl Subcommand {
                 Short('V') | Long("version") => return Ok(Asked::Version),
                 Long("json") if self.takes("json") => args.json = true,
                 Long("hard") if self.takes("hard") => args.hard = true,
+                Long("branch") if self.takes("branch") => {
+                    args.branch = Some(text(parser.value()?)?);
+                }
+                Long("lines") if self.takes("lines") => args.lines = Some(text(parser.value()?)?),
                 Long("cwd") if self.takes("cwd") => args.cwd = Some(text(parser.value()?)?),
                 Long(name) => match self.options.iter().find(|option| **option == name) {
                     Some(flag) => args.flags.push(flag),
@@ -102,6 +111,10 @@ impl Subcommand {
                 "{:?} takes no argument: {value:?}",
                 self.name
             )));
+        }
+        if self.operands == Operands::Words {
+            args.words.push(value);
+            return Ok(());
         }
         if self.operands == Operands::WorkspaceAndPath
             && args.workspace.is_some()

@@ -73,6 +73,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         Channel::new(End::Own(error_source), End::Lent(rustix::stdio::stderr())),
     ];
     let ending = session.run(&mut channels, |_| {})?;
+    session.tell_notices();
     let [_, output, _] = &mut channels;
     match (&ending, output.take_failure()) {
         (Ending::Told(_), Some(failure)) => Err(Error::io("write to standard output", failure)),

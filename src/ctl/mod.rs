@@ -4,10 +4,12 @@
 mod args;
 mod channel;
 pub(crate) mod diff;
+mod event;
 mod exec;
 mod grant;
 pub(crate) mod leftover;
 mod list;
+mod log;
 pub(crate) mod output;
 mod peer;
 mod place;
@@ -17,6 +19,7 @@ mod signals;
 mod status;
 mod stop;
 pub(crate) mod trust;
+mod wt;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -26,6 +29,7 @@ use lexopt::Arg::{Long, Short, Value};
 
 use crate::cli;
 use crate::ctl::args::{Asked, Subcommand};
+use crate::ctl::wt::WorktreeError;
 use crate::error::Error;
 use crate::text::shell_word;
 
@@ -33,7 +37,7 @@ pub(crate) const NAME: &str = "umwelt-ctl";
 /// How control planes know this client, in their journals.
 const CLIENT: &str = concat!("umwelt-ctl/", env!("CARGO_PKG_VERSION"));
 
-const SUBCOMMANDS: [&Subcommand; 8] = [
+const SUBCOMMANDS: [&Subcommand; 10] = [
     &status::SUBCOMMAND,
     &stop::SUBCOMMAND,
     &exec::SUBCOMMAND,
@@ -42,6 +46,8 @@ const SUBCOMMANDS: [&Subcommand; 8] = [
     &grant::SUBCOMMAND,
     &grant::REVOKE,
     &trust::SUBCOMMAND,
+    &log::SUBCOMMAND,
+    &wt::SUBCOMMAND,
 ];
 
 const HELP: &str = "\
@@ -58,6 +64,8 @@ Subcommands:
   grant   show one more directory or file of the host in a sandbox
   revoke  take back what was granted
   trust   look at the file .umwelt.toml of a workspace, and accept it
+  log     show the journal of a sandbox
+  wt      make, remove and list git worktrees
 
 WORKSPACE is a directory, or the session id of a running sandbox: 8 hex digits,
 as status shows them. Left out, it is the current directory. A directory whose
@@ -134,6 +142,9 @@ pub(crate) enum CtlError {
         reason: String,
     },
     NotATerminal,
+    NoJournal {
+        what: String,
+    },
     /// A question needs somebody who can answer it.
     NobodyToAsk,
     NotAccepted,
@@ -149,6 +160,7 @@ pub(crate) enum CtlError {
     },
     /// There is no podman to ask.
     NoPodman,
+    Worktree(WorktreeError),
     /// Teardown goes on after an error, and tells all of them.
     Teardown(Vec<String>),
 }
@@ -170,13 +182,14 @@ impl CtlError {
                 "its control plane is dead; remove what it left with: {NAME} stop --hard {}",
                 shell_word(what)
             )),
-            CtlError::NotRunning { .. } => Some(format!("see what runs with: {NAME} status")),
+            CtlError::NotRunning { .. } | CtlError::NoJournal { .. } => Some(format!("see what runs with: {NAME} status")),
             CtlError::StillThere { what, .. } => Some(CtlError::hard_hint(what)),
             CtlError::NoPodman => Some(
                 "install podman; of PATH only ~/.local/bin, ~/bin and what root alone can write are searched"
                     .to_owned(),
             ),
             CtlError::Held { .. } => Some("try again in a moment".to_owned()),
+            CtlError::Worktree(error) => error.hint(),
             CtlError::NotATerminal => Some(format!(
                 "run a command without a terminal with: {NAME} exec WORKSPACE -- CMD"
             )),
@@ -205,6 +218,12 @@ impl fmt::Display for CtlError {
             CtlError::NotOurs { pid, reason } => {
                 write!(f, "will not kill process {pid}: {reason}")
             }
+            CtlError::NoJournal { what } => {
+                write!(
+                    f,
+                    "there is no journal of {what:?}: no sandbox has run there"
+                )
+            }
             CtlError::NotATerminal => f.write_str("standard input is not a terminal"),
             CtlError::NobodyToAsk => {
                 f.write_str("not accepted: standard input or output is not a terminal")
@@ -218,6 +237,7 @@ impl fmt::Display for CtlError {
             }
             CtlError::Ended(how) => f.write_str(how),
             CtlError::Podman { call, problem } => write!(f, "{call:?} failed: {problem}"),
+            CtlError::Worktree(error) => error.fmt(f),
             CtlError::NoPodman => f.write_str("podman was not found"),
             CtlError::Teardown(problems) => f.write_str(&problems.join("; ")),
         }
@@ -225,6 +245,12 @@ impl fmt::Display for CtlError {
 }
 
 impl std::error::Error for CtlError {}
+
+impl From<WorktreeError> for Error {
+    fn from(error: WorktreeError) -> Error {
+        Error::Ctl(CtlError::Worktree(error))
+    }
+}
 
 #[cfg(test)]
 mod tests {

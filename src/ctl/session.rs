@@ -13,10 +13,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::api::client::{self, Client};
 use crate::api::{ApiError, Body, Call, Cancel, Event, ExecReply, Message, Outcome};
-use crate::ctl::CtlError;
+use crate::cli;
 use crate::ctl::channel::Channel;
 use crate::ctl::signals::Signals;
+use crate::ctl::{CtlError, NAME};
 use crate::error::{Error, exit_code};
+use crate::text;
 
 /// These end the program, and then us.
 const ENDING: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
@@ -35,6 +37,7 @@ pub(super) struct Session {
     interrupt: Option<Interrupt>,
     /// Several can come at once; none may be lost.
     news: VecDeque<News>,
+    notices: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +82,7 @@ impl Session {
             signals,
             interrupt: None,
             news: VecDeque::new(),
+            notices: Vec::new(),
         })
     }
 
@@ -160,12 +164,21 @@ impl Session {
         Ok(())
     }
 
-    fn read(&self, message: Message, fds: Vec<OwnedFd>) -> Result<Option<News>, ApiError> {
+    /// For the end, when nothing of the program can be mixed with it.
+    pub(super) fn tell_notices(&self) {
+        for notice in &self.notices {
+            let line = format!("{NAME}: note: {}\n", text::printable(notice));
+            cli::write_stderr(line.as_bytes());
+        }
+    }
+
+    fn read(&mut self, message: Message, fds: Vec<OwnedFd>) -> Result<Option<News>, ApiError> {
         let ours = message.id == Some(self.id);
         match message.body {
             Body::Event(Event::Terminal) if ours => Ok(Some(News::Terminal(fds))),
             Body::Result(value) if ours => {
                 let reply: ExecReply = client::decode(value)?;
+                self.notices = reply.notices;
                 let ending = match self.interrupt {
                     Some(interrupt) => Ending::Interrupted(interrupt.signal),
                     None => Ending::Told(reply.outcome),

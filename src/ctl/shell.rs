@@ -61,6 +61,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         Opened::Master(master) => drive(&mut session, &master, stdin)?,
         Opened::Ended(ending) => ending,
     };
+    session.tell_notices();
     Ok(ending.exit_code()?)
 }
 

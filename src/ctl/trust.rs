@@ -9,8 +9,9 @@ use crate::cli;
 use crate::ctl::args::{Args, Operands, Subcommand};
 use crate::ctl::peer::{self, Presence};
 use crate::ctl::place::{Place, Target};
-use crate::ctl::{CtlError, NAME, diff};
+use crate::ctl::{CLIENT, CtlError, NAME, diff};
 use crate::error::{Error, exit_code};
+use crate::run::journal::{Entry, Journal};
 use crate::text::{printable, shell_word};
 use crate::trust::{self, Comparison, TrustError, TrustState, Untrusted, WorkspaceTrust};
 use crate::workspace::Workspace;
@@ -56,7 +57,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     let shown = path.to_str().unwrap_or_default();
     let trust = WorkspaceTrust::of_path(shown, &target.sid, &place.dirs);
     if way == Way::Revoke {
-        return revoke(&trust, &target);
+        return revoke(&place, &trust, &target);
     }
     let seen = trust.comparison()?;
     let name = printable(&format!("{:?}", trust.path()));
@@ -81,7 +82,10 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         return Err(CtlError::NotAccepted.into());
     }
     match trust.accept(&seen) {
-        Ok(()) => Ok(cli::print(&format!("accepted\n{}", running(&target)))),
+        Ok(()) => {
+            record(&place, &target, "trusted");
+            Ok(cli::print(&format!("accepted\n{}", running(&target))))
+        }
         Err(TrustError::Changed(_)) => Err(CtlError::ChangedMeanwhile.into()),
         Err(error) => Err(error.into()),
     }
@@ -120,12 +124,24 @@ fn path_of(place: &Place, target: &Target) -> Result<PathBuf, Error> {
         .ok_or_else(|| target.not_running(false))
 }
 
-fn revoke(trust: &WorkspaceTrust, target: &Target) -> Result<ExitCode, Error> {
+fn revoke(place: &Place, trust: &WorkspaceTrust, target: &Target) -> Result<ExitCode, Error> {
     let done = match trust.revoke()? {
-        true => format!("revoked\n{}", running(target)),
+        true => {
+            record(place, target, "revoked");
+            format!("revoked\n{}", running(target))
+        }
         false => "nothing was accepted\n".to_owned(),
     };
     Ok(cli::print(&done))
+}
+
+/// In the journal of the sandbox, where its grants stand too.
+fn record(place: &Place, target: &Target, change: &str) {
+    if let Err(error) = crate::dirs::create_private(&place.dirs.data) {
+        return log::warn!("not in the journal: {error}");
+    }
+    let client = CLIENT;
+    Journal::new(target.names.journal.clone()).record(&Entry::Trust { change, client });
 }
 
 /// The meaning first: a text can be long, and look harmless.

@@ -28,7 +28,8 @@ pub(crate) enum Cause {
 impl Cause {
     pub(crate) fn status(self) -> u16 {
         match self {
-            Cause::BadRequest => 400,
+            // 505 would be the server's fault.
+            Cause::BadRequest | Cause::Version => 400,
             Cause::Denied => 403,
             Cause::Timeout => 408,
             Cause::Expectation => 417,
@@ -37,7 +38,6 @@ impl Cause {
             Cause::Upstream => 502,
             Cause::AuditUnavailable => 503,
             Cause::UpstreamTimeout => 504,
-            Cause::Version => 505,
         }
     }
 

@@ -42,7 +42,7 @@ impl Stamp {
 #[derive(Debug)]
 pub(crate) enum Change {
     None,
-    Rules(Rules),
+    Rules(Box<Rules>),
     /// Said once for each state of the file.
     Broken(String),
 }
@@ -72,7 +72,7 @@ impl PolicyFile {
                 match Rules::from_json(&text) {
                     Ok(rules) => {
                         self.broken = false;
-                        Change::Rules(rules)
+                        Change::Rules(Box::new(rules))
                     }
                     Err(why) => {
                         self.broken = true;

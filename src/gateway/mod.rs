@@ -8,13 +8,13 @@ mod audit;
 mod denial;
 mod dns;
 mod http;
+mod inspected;
 mod listen;
 mod live;
 mod options;
 mod path;
 mod proxy;
 mod shared;
-mod socks5;
 pub(crate) mod tls;
 mod upstream;
 
@@ -39,7 +39,7 @@ use crate::gateway::dns::Service;
 use crate::gateway::listen::Listeners;
 use crate::gateway::live::{Change, PolicyFile};
 use crate::gateway::options::{Asked, Options};
-use crate::gateway::proxy::{Mail, Worker};
+use crate::gateway::proxy::{Mail, Place, Worker};
 use crate::gateway::shared::{Mailbox, Shared};
 use crate::gateway::tls::authority::{Authority, CertificateError};
 use crate::gateway::tls::leaf::Leaves;
@@ -49,6 +49,8 @@ use crate::sys;
 const NAME: &str = "umwelt-gateway";
 /// How often the policy file is looked at, should no event tell of a change.
 const BACKSTOP: Duration = Duration::from_secs(2);
+/// The same where there are no events.
+const WITHOUT_EVENTS: Duration = Duration::from_millis(500);
 /// How long open connections have to be recorded at the end.
 const LAST_WORDS: Duration = Duration::from_millis(700);
 
@@ -169,7 +171,11 @@ impl Gateway {
         let mut workers = Vec::new();
         let mut threads = Vec::new();
         for (index, pair) in listeners.workers.into_iter().enumerate() {
-            let (mail, worker) = prepare_worker(&shared, pair, index).map_err(failed)?;
+            let place = Place {
+                index,
+                count: options.threads,
+            };
+            let (mail, worker) = prepare_worker(&shared, pair, place).map_err(failed)?;
             workers.push(mail);
             threads.push(spawn("worker", &ended, move || worker.run()).map_err(failed)?);
         }
@@ -201,8 +207,12 @@ impl Gateway {
             register(watch.as_raw_fd(), POLICY).map_err(failed)?;
         }
         let mut events = Events::with_capacity(16);
+        let pause = match self.watch {
+            Some(_) => BACKSTOP,
+            None => WITHOUT_EVENTS,
+        };
         loop {
-            match self.poll.poll(&mut events, Some(BACKSTOP)) {
+            match self.poll.poll(&mut events, Some(pause)) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
                     return Err(failed(error));
                 }
@@ -232,7 +242,7 @@ impl Gateway {
             Change::None => {}
             Change::Rules(rules) => {
                 let summary = rules.summary();
-                self.shared.replace_rules(rules);
+                self.shared.replace_rules(*rules);
                 for worker in &self.workers {
                     worker.send(Mail::PolicyChanged);
                 }
@@ -295,7 +305,7 @@ fn first_policy(policy: &mut PolicyFile, options: &Options) -> Result<Rules, Gat
         why,
     };
     match policy.look() {
-        Change::Rules(rules) => Ok(rules),
+        Change::Rules(rules) => Ok(*rules),
         Change::Broken(why) => Err(broken(why)),
         Change::None => Err(broken("it was not read".to_owned())),
     }
@@ -311,12 +321,12 @@ fn load_leaves(options: &Options, provider: &Arc<CryptoProvider>) -> Result<Leav
 fn prepare_worker(
     shared: &Arc<Shared>,
     listeners: (std::net::TcpListener, std::net::TcpListener),
-    index: usize,
+    place: Place,
 ) -> io::Result<(Mailbox<Mail>, Worker)> {
     let poll = Poll::new()?;
     let waker = Arc::new(Waker::new(poll.registry(), Worker::MAIL)?);
     let (sender, mail) = mpsc::channel();
-    let worker = Worker::new(shared.clone(), poll, mail, listeners, index)?;
+    let worker = Worker::new(shared.clone(), poll, mail, listeners, place)?;
     Ok((Mailbox::new(sender, waker), worker))
 }
 

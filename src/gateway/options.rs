@@ -139,7 +139,7 @@ impl Given {
                 size: self.audit_size.unwrap_or(16 << 20),
                 keep: self.audit_keep.unwrap_or(3),
             },
-            listen: require(self.listen, "listen")?,
+            listen: require(self.listen, "listen").and_then(one_interface)?,
             proxy_port: self.proxy_port.unwrap_or(3128),
             socks_port: self.socks_port.unwrap_or(1080),
             dns_port: self.dns_port.unwrap_or(53),
@@ -147,6 +147,16 @@ impl Given {
             workspace: self.workspace,
             threads: threads.min(64),
         })
+    }
+}
+
+/// A proxy that listens everywhere serves whoever shares any network with it.
+fn one_interface(address: IpAddr) -> Result<IpAddr, Error> {
+    match address.is_unspecified() || address.is_multicast() {
+        true => Err(Error::Usage(format!(
+            "--listen {address} is not the address of one interface"
+        ))),
+        false => Ok(address),
     }
 }
 
@@ -210,6 +220,9 @@ mod tests {
         assert!(serve(&["--threads", "0"]).is_err());
         assert!(serve(&["--resolver", "example.org"]).is_err());
         assert!(serve(&["stray"]).is_err());
+        for everywhere in ["0.0.0.0", "::", "224.0.0.1"] {
+            assert!(serve(&["--listen", everywhere]).is_err(), "{everywhere}");
+        }
     }
 
     #[test]

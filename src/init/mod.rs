@@ -92,6 +92,8 @@ impl Init {
             setns_errno,
         };
         init.channel.report(&hello, None);
+        // Without success it is just larger.
+        drop(sys::memory::release_code());
         Ok(init)
     }
 

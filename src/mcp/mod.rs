@@ -98,7 +98,7 @@ fn instructions(place: &Result<Place, ApiError>) -> String {
          directories are writable scratch that starts empty. All else is read-only or not there, \
          and there is no network. A refusal (\"Permission denied\", \"Read-only file system\", an \
          unreachable host) is the sandbox's limit, not an obstacle to get around: the list tool \
-         shows what there is, and the user can change it."
+         shows what there is, and the grant tool asks the user for more of the host."
     );
     if let Some(notice) = &place.notice {
         text.push_str(&format!(" Note: {}.", printable(notice)));

@@ -249,8 +249,8 @@ fn render_change(reply: &ChangeReply) -> ToolResult {
     let mut lines = vec![match reply.mode.as_deref() {
         Some("ro") => format!("{path} can be read in the sandbox"),
         Some("rw") => format!("{path} can be read and written in the sandbox"),
-        Some(mode) => format!("{path} is {} in the sandbox", cut(mode, MAX_NOTICE_BYTES)),
-        None => format!("{path} is not shown in the sandbox"),
+        // Scratch, a mask, or the image: nothing of the host.
+        _ => format!("{path} of the host is not shown in the sandbox"),
     }];
     let applied = match reply.applied {
         Applied::Unchanged => "[it was so before; nothing has changed]",
@@ -534,7 +534,7 @@ mod tests {
         let reply = json!(changed(None, Applied::Live));
         let result = ToolResult::from_reply(Tool::Revoke, reply, None);
         assert!(result.text.starts_with(
-            "/a\\n is not shown in the sandbox\n[changed in the running sandbox; nothing was ended]\n"
+            "/a\\n of the host is not shown in the sandbox\n[changed in the running sandbox; nothing was ended]\n"
         ));
         assert_eq!(result.structured.unwrap().get("mode"), None);
     }

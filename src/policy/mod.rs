@@ -12,3 +12,4 @@ pub(crate) mod masks;
 pub(crate) mod mounts;
 #[allow(dead_code)]
 pub(crate) mod url;
+pub(crate) mod worktree;

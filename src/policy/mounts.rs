@@ -70,6 +70,8 @@ pub(crate) enum Origin {
     /// What the host has mounted below the workspace.
     WorkspaceSubmount,
     Workspace,
+    /// Git directories: what a worktree needs, and what other worktrees need.
+    Worktree,
     /// What the sandbox itself stands on.
     Umwelt,
 }
@@ -82,6 +84,7 @@ impl Origin {
             Origin::Persisted => "persisted",
             Origin::GrantSubmount | Origin::Session => "session",
             Origin::WorkspaceSubmount | Origin::Workspace => "workspace",
+            Origin::Worktree => "worktree",
             Origin::Umwelt => "umwelt",
         }
     }

@@ -35,7 +35,7 @@ impl ControlPlane {
         };
         let task = self
             .verified()
-            .ok_or(std::io::ErrorKind::NotConnected.into())
+            .ok_or_else(|| std::io::ErrorKind::NotConnected.into())
             .and_then(|verified| live::command(&self.context.exe, &verified.pidfd, operations))
             .and_then(Task::spawn);
         match task {

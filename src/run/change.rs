@@ -13,6 +13,7 @@ use crate::policy::mounts::{Access, MountKind, MountSet, Origin};
 use crate::run::attaching::LiveSteps;
 use crate::run::control_plane::ControlPlane;
 use crate::run::grants::{GrantError, check_unchanged};
+use crate::run::journal::Entry;
 use crate::run::lifecycle::AfterRemoval;
 use crate::run::mount_entry;
 use crate::run::poller::Timer;
@@ -70,6 +71,8 @@ struct Judged {
     /// Without links.
     path: String,
     granted: Option<Grant>,
+    /// None for a revoke.
+    mode: Option<GrantMode>,
     /// What the workspace file has to say from now on.
     persist: Option<Persist>,
     notices: Vec<String>,
@@ -205,6 +208,7 @@ impl ControlPlane {
             request: change.request,
             path: grant.path.clone(),
             granted: None,
+            mode: Some(asked.mode),
             persist: asked.persist.then(|| Persist::Add(persisted(&grant))),
             notices: Vec::new(),
         };
@@ -256,6 +260,7 @@ impl ControlPlane {
                     request: change.request,
                     path: path.to_owned(),
                     granted: None,
+                    mode: None,
                     persist: is_persisted.then_some(Persist::Remove),
                     notices: Vec::new(),
                 });
@@ -341,6 +346,10 @@ impl ControlPlane {
     /// The new container is there, and is what was asked for.
     pub(crate) fn recreated(&mut self) {
         if let Some(under_way) = self.changes.under_way.take() {
+            self.journal.record(&Entry::Recreated {
+                reason: "the mounts were changed",
+                lost: &under_way.lost,
+            });
             self.applied(under_way, Applied::Recreated);
         }
     }
@@ -386,6 +395,7 @@ impl ControlPlane {
                 continue;
             }
             let persisted = self.persist(&mut one);
+            self.record(&one, persisted, applied);
             let mut notices = std::mem::take(&mut one.notices);
             notices.extend(self.standing_notices());
             let reply = ChangeReply {
@@ -412,6 +422,7 @@ impl ControlPlane {
             Some(Persist::Add(persisted)) => self.workspace_file.add(persisted),
         };
         let Err(error) = written else {
+            self.watched.settle_workspace_file();
             return true;
         };
         let hint = error.hint().map(|hint| format!("; {hint}"));
@@ -422,6 +433,33 @@ impl ControlPlane {
         judged.notices.push(text::printable(&notice));
         self.grants.limit_to_session(&judged.path);
         false
+    }
+
+    fn record(&self, change: &Judged, persist: bool, applied: Applied) {
+        let client = &self.client_name(change.connection);
+        let path = &change.path;
+        let applied = match applied {
+            Applied::Unchanged => "unchanged",
+            Applied::Live => "live",
+            Applied::Recreated => "recreated",
+        };
+        self.journal.record(&match change.mode {
+            Some(mode) => Entry::Grant {
+                path,
+                mode: match mode {
+                    GrantMode::Ro => "ro",
+                    GrantMode::Rw => "rw",
+                },
+                persist,
+                client,
+                applied,
+            },
+            None => Entry::Revoke {
+                path,
+                client,
+                applied,
+            },
+        });
     }
 
     fn mode_of(&self, path: &str) -> Option<String> {

@@ -210,6 +210,7 @@ impl ControlPlane {
             ending: None,
             retry: None,
             notices: Vec::new(),
+            changes: Vec::new(),
         };
         // Watched and timed before it can begin.
         let fds = packet_fds(&job.cgroup, &plumbing.theirs).map_err(cannot("hand it over"))?;
@@ -269,7 +270,7 @@ impl ControlPlane {
         self.verified().map_or("/bin/sh", |verified| verified.shell)
     }
 
-    fn client_name(&self, connection: u64) -> String {
+    pub(crate) fn client_name(&self, connection: u64) -> String {
         let client = self
             .connections
             .get(&connection)

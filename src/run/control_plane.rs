@@ -32,6 +32,7 @@ use crate::run::job::{EndReason, Job};
 use crate::run::journal::Journal;
 use crate::run::layout::Sources;
 use crate::run::lifecycle::Phase;
+use crate::run::notices::Watched;
 use crate::run::poller::{Poller, Source, Timer};
 use crate::run::prepared::Prepared;
 use crate::run::saved::SavedOutputs;
@@ -70,6 +71,8 @@ pub(crate) struct Context {
     /// Where podman and git are looked for.
     pub(crate) search_path: OsString,
     pub(crate) list: ListReply,
+    /// Of a workspace that is a worktree: watched like its own `.git`.
+    pub(crate) git_dirs: Vec<PathBuf>,
     pub(crate) host: HostFacts,
     /// What the sources of the base binds were at the start.
     pub(crate) sources: Sources,
@@ -122,6 +125,7 @@ pub(crate) struct ControlPlane {
     ending: Option<Ending>,
     pub(crate) git: Option<GitIdentity>,
     pub(crate) journal: Journal,
+    pub(crate) watched: Watched,
     pub(crate) backoff: Backoff,
     /// A container has run before.
     pub(crate) was_ready: bool,
@@ -153,6 +157,7 @@ impl ControlPlane {
         }
         Ok(ControlPlane {
             journal: Journal::new(context.names.journal.clone()),
+            watched: Watched::new(context.workspace.path(), context.git_dirs.clone()),
             poller,
             listener: Some(listener),
             signals,

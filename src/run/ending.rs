@@ -108,6 +108,7 @@ impl ControlPlane {
             self.discards.add(job.id, pipe, &mut self.poller);
         }
         self.notice_limits(&mut job);
+        self.notice_changes(&mut job);
         let (connection, request) = (job.connection, job.request);
         let mut record = Record {
             client: &job.client,
@@ -117,6 +118,7 @@ impl ControlPlane {
             end: End::Ran(&outcome),
             duration_ms: job.duration_ms(),
             bytes: None,
+            changes: &job.changes,
         };
         match job.stdio {
             JobStdio::Captured(captured) => {
@@ -133,6 +135,7 @@ impl ControlPlane {
                 let reply = ExecReply {
                     outcome: outcome.clone(),
                     duration_ms: record.duration_ms,
+                    notices: job.notices,
                 };
                 self.keep_lingering(job.cgroup);
                 self.reply(connection, request, &reply);

@@ -38,6 +38,8 @@ pub(crate) struct Job {
     /// What to send to pid 1 once more, if the process cap was in the way.
     pub(crate) retry: Option<Retry>,
     pub(crate) notices: Vec<String>,
+    /// Those of them that tell of changed files, for the journal too.
+    pub(crate) changes: Vec<String>,
 }
 
 /// A request to pid 1, kept until it is answered.

@@ -1,18 +1,19 @@
-//! The record of all commands, on the host's side, out of the sandbox's sight.
+//! The record of all commands and of what else becomes of a sandbox, on the
+//! host's side, out of the sandbox's sight.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::OFlags;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::api::Outcome;
 
 /// At this size the journal is moved aside (one old one is kept).
-const ROTATE_AT: u64 = 16 << 20;
+const ROTATE_AT: u64 = 8 << 20;
 /// Longest command text in an entry, in bytes.
 const MAX_COMMAND: usize = 16 << 10;
 
@@ -21,22 +22,49 @@ pub(crate) struct Journal {
     path: PathBuf,
 }
 
-/// One command that has ended.
+/// What happens to a sandbox beside its commands. One variant is one `kind`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Entry<'a> {
-    /// Seconds since the epoch, at the end of the command.
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(crate) enum Entry<'a> {
+    /// A container is there, verified. `restarts` counts those that died before.
+    Started { image: &'a str, restarts: u32 },
+    /// It is gone: asked for, or by itself.
+    Ended { reason: &'a str },
+    Grant {
+        path: &'a str,
+        /// `ro` or `rw`.
+        mode: &'a str,
+        persist: bool,
+        client: &'a str,
+        /// `live`, `recreated` or `unchanged`.
+        applied: &'a str,
+    },
+    Revoke {
+        path: &'a str,
+        client: &'a str,
+        applied: &'a str,
+    },
+    /// A new container took the place of one that ran, on purpose.
+    Recreated {
+        reason: &'a str,
+        /// The commands that ended with it.
+        lost: &'a [String],
+    },
+    /// The record of trust in the workspace file has changed.
+    Trust {
+        /// `trusted` or `revoked`.
+        change: &'a str,
+        client: &'a str,
+    },
+}
+
+/// One line: when, and what.
+#[derive(Serialize)]
+struct Line<T> {
+    /// Seconds since the epoch; of a command, at its end.
     ts: f64,
-    client: &'a str,
-    /// `shell`, `exec` or `terminal`.
-    kind: &'static str,
-    command: &'a str,
-    cwd: &'a str,
     #[serde(flatten)]
-    end: End<'a>,
-    duration_ms: u64,
-    /// What it printed; not known where the client has the pipes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bytes: Option<u64>,
+    what: T,
 }
 
 /// What became of a command.
@@ -50,16 +78,24 @@ pub(crate) enum End<'a> {
     },
 }
 
-/// What is known of a command for its entry.
-#[derive(Debug)]
+/// One command that has ended, or could not begin.
+#[derive(Debug, Serialize)]
 pub(crate) struct Record<'a> {
     pub(crate) client: &'a str,
+    /// `shell`, `exec` or `terminal`.
     pub(crate) kind: &'static str,
+    #[serde(serialize_with = "serialize_cut")]
     pub(crate) command: &'a str,
     pub(crate) cwd: &'a str,
+    #[serde(flatten)]
     pub(crate) end: End<'a>,
     pub(crate) duration_ms: u64,
+    /// What it printed; not known where the client has the pipes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bytes: Option<u64>,
+    /// What the result says of files that the host obeys.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub(crate) changes: &'a [String],
 }
 
 impl Journal {
@@ -67,48 +103,63 @@ impl Journal {
         Journal { path }
     }
 
-    /// Appends one line. A journal that cannot be written is told in the log;
-    /// the command has run already.
+    /// Appends a command.
     pub(crate) fn append(&self, record: &Record<'_>) {
+        self.append_line(record);
+    }
+
+    /// Appends anything else.
+    pub(crate) fn record(&self, entry: &Entry<'_>) {
+        self.append_line(entry);
+    }
+
+    /// A journal that cannot be written is told in the log; what it should
+    /// tell of has happened already.
+    fn append_line(&self, what: impl Serialize) {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        let entry = Entry {
+        let line = Line {
             ts: now.as_secs_f64(),
-            client: record.client,
-            kind: record.kind,
-            command: cut(record.command),
-            cwd: record.cwd,
-            end: record.end,
-            duration_ms: record.duration_ms,
-            bytes: record.bytes,
+            what,
         };
-        if let Err(error) = self.write(&entry) {
+        if let Err(error) = self.write(&line) {
             log::error!("cannot write the journal {:?}: {error}", self.path);
         }
     }
 
-    fn write(&self, entry: &Entry<'_>) -> io::Result<()> {
-        let mut line = serde_json::to_vec(entry)?;
+    /// Opens the file each time, which costs a few microseconds: it may have
+    /// been moved aside, by another process too.
+    fn write(&self, line: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(line)?;
         line.push(b'\n');
+        let mut file = self.open()?;
+        if file.metadata()?.len() > ROTATE_AT {
+            std::fs::rename(&self.path, older(&self.path))?;
+            file = self.open()?;
+        }
+        // One write, so that lines of several processes do not mix.
+        file.write_all(&line)
+    }
+
+    fn open(&self) -> io::Result<File> {
         let flags = i32::try_from(OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
-        let mut file = OpenOptions::new()
+        OpenOptions::new()
             .append(true)
             .create(true)
             .mode(0o600)
             .custom_flags(flags)
-            .open(&self.path)?;
-        if file.metadata()?.len() > ROTATE_AT {
-            let old = self.path.with_extension("jsonl.1");
-            std::fs::rename(&self.path, old)?;
-            file = OpenOptions::new()
-                .append(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&self.path)?;
-        }
-        file.write_all(&line)
+            .open(&self.path)
     }
+}
+
+/// Where a journal is moved when it has become large.
+pub(crate) fn older(path: &Path) -> PathBuf {
+    path.with_extension("jsonl.1")
+}
+
+fn serialize_cut<S: Serializer>(command: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(cut(command))
 }
 
 /// What is kept of a command text.
@@ -133,6 +184,7 @@ mod tests {
             end: End::Ran(outcome),
             duration_ms: 5,
             bytes: Some(3),
+            changes: &[],
         }
     }
 
@@ -160,13 +212,55 @@ mod tests {
     }
 
     #[test]
+    fn each_entry_has_its_kind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j.jsonl");
+        let journal = Journal::new(path.clone());
+        journal.record(&Entry::Grant {
+            path: "/h/x\n{}",
+            mode: "ro",
+            persist: false,
+            client: "c",
+            applied: "live",
+        });
+        journal.record(&Entry::Recreated {
+            reason: "grant",
+            lost: &["make".to_owned()],
+        });
+        let changes = ["\".envrc\" was changed".to_owned()];
+        journal.append(&Record {
+            changes: &changes,
+            ..record("x", &Outcome::Exited { code: 0 })
+        });
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        let lines: Vec<serde_json::Value> = lines.collect();
+        let kinds = ["grant", "recreated", "shell"];
+        assert_eq!(lines.len(), kinds.len());
+        for (line, kind) in lines.iter().zip(kinds) {
+            assert_eq!(line["kind"], kind);
+            assert!(line["ts"].as_f64().unwrap() > 0.0);
+        }
+        assert_eq!(lines[1]["lost"][0], "make");
+        assert_eq!(lines[2]["changes"][0], changes[0]);
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_link_in_its_place_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j.jsonl");
+        std::os::unix::fs::symlink(dir.path().join("other"), &path).unwrap();
+        Journal::new(path).append(&record("x", &Outcome::Cancelled));
+        assert!(!dir.path().join("other").exists());
+    }
+
+    #[test]
     fn large_journal_is_moved_aside() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j.jsonl");
-        std::fs::File::create(&path)
-            .unwrap()
-            .set_len(ROTATE_AT + 1)
-            .unwrap();
+        File::create(&path).unwrap().set_len(ROTATE_AT + 1).unwrap();
         Journal::new(path.clone()).append(&record("x", &Outcome::Cancelled));
         assert!(path.metadata().unwrap().len() < 1000);
         assert!(dir.path().join("j.jsonl.1").exists());

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::policy::grants::GrantSet;
 use crate::policy::mounts::{Access, INIT_PATH, Mount, MountSet, OUTPUT_PATH, Origin};
 use crate::run::control_plane::Context;
+use crate::run::worktree::Finder;
 use crate::run::{masks, mount_entry, preflight};
 use crate::workspace::{FileId, Names};
 
@@ -30,13 +31,17 @@ impl Context {
         host.mount_points = preflight::mount_points()?;
         let asked = MountSet::from_config(&self.config, &self.workspace, &host, grants);
         let own = own_mounts(&self.exe, &self.names);
-        let mounts = MountSet::merge(asked.iter().cloned().chain(own).collect());
+        let finder = Finder::new(&self.workspace, &self.config, &self.dirs);
+        let git = finder.find(&self.config.masks, &host.mount_points);
+        let mounts = asked.iter().cloned().chain(git.mounts).chain(own);
+        let mounts = MountSet::merge(mounts.collect());
         let facts = masks::find(&self.config.masks, &mounts)?;
         let mounts = mounts.with_masks(&facts);
         let submounts = mounts.iter().filter(|mount| mount.is_submount());
         let mut sources = recorded_sources(submounts.filter_map(Mount::source));
         sources.extend(self.sources.clone());
         sources.extend(grants.iter().map(|grant| (grant.path.clone(), grant.id)));
+        sources.extend(git.sources);
         // Last: no grant says what the workspace is.
         sources.insert(self.workspace.as_str().to_owned(), self.workspace.id());
         Ok(Plan { mounts, sources })

@@ -17,6 +17,7 @@ use crate::run::channel::{Channel, ChannelState, Packet};
 use crate::run::control_plane::{ControlPlane, Ending};
 use crate::run::environment::{GIT_ARGS, GitIdentity};
 use crate::run::job::EndReason;
+use crate::run::journal::Entry;
 use crate::run::poller::{Source, Timer};
 use crate::run::task::{Finished, Task};
 use crate::run::verify::{self, Hello, Verified};
@@ -375,6 +376,10 @@ impl ControlPlane {
                     verified,
                     since: Instant::now(),
                 });
+                self.journal.record(&Entry::Started {
+                    image: &self.context.spec.image,
+                    restarts: self.restarts,
+                });
                 self.announce_ready();
                 self.was_ready = true;
                 self.recreated();
@@ -416,6 +421,7 @@ impl ControlPlane {
                 let lived = running.since.elapsed();
                 log::error!("the sandbox has ended by itself: {reason}; creating it again");
                 self.lose_jobs("the sandbox ended while the command ran; it is created again");
+                self.journal.record(&Entry::Ended { reason });
                 self.restarts += 1;
                 let wait = self.backoff.after_death(lived);
                 self.remove_then(AfterRemoval::CreateAfter(wait));
@@ -662,6 +668,7 @@ impl ControlPlane {
 
     /// The end of a stop: clean only if all could be removed.
     fn leave_stopped(&mut self) {
+        self.journal.record(&Entry::Ended { reason: "stopped" });
         let ending = match self.teardown_errors.pop() {
             None => Ending::Clean,
             Some(error) => Ending::Failed(Error::Podman(error)),

@@ -16,13 +16,14 @@ mod environment;
 mod grants;
 mod handler;
 mod job;
-mod journal;
+pub(crate) mod journal;
 mod layout;
 mod lifecycle;
 #[allow(dead_code)]
 mod live;
 mod lock;
 mod masks;
+mod notices;
 mod output;
 mod poller;
 pub(crate) mod preflight;
@@ -34,7 +35,9 @@ mod standing;
 mod task;
 pub(crate) mod verify;
 mod waiting;
+mod watch;
 mod watchdog;
+mod worktree;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -56,6 +59,7 @@ use crate::run::control_plane::{Context, ControlPlane};
 use crate::run::layout::recorded_sources;
 use crate::run::lock::{Acquired, Lock};
 use crate::run::preflight::Preflight;
+use crate::run::worktree::Finder;
 use crate::sys;
 use crate::workspace::{Names, Workspace};
 
@@ -282,10 +286,15 @@ fn prepare(found: Found, launched: bool) -> Context {
     let uid = rustix::process::geteuid().as_raw();
     let user = sys::user::name(uid);
     let home = preflight.host.home.clone();
+    let worktree = Finder::new(&workspace, &config, &dirs);
+    let worktree = worktree.find(&config.masks, &preflight.host.mount_points);
     for warning in &preflight.warnings {
         log::warn!("{warning}");
     }
-    let notices = notice.into_iter().chain(preflight.warnings.iter().cloned());
+    let notices = notice
+        .into_iter()
+        .chain(preflight.warnings.iter().cloned())
+        .chain(worktree.notices);
     let list = ListReply {
         workspace: workspace.as_str().to_owned(),
         // Filled in at each create.
@@ -330,6 +339,7 @@ fn prepare(found: Found, launched: bool) -> Context {
         home,
         seccomp: preflight.seccomp,
         list,
+        git_dirs: worktree.git_dirs,
         launched,
     }
 }

@@ -75,6 +75,7 @@ impl ControlPlane {
             },
             duration_ms: job.duration_ms(),
             bytes: None,
+            changes: &[],
         });
         self.refuse(job.connection, job.request, error);
         self.flush_connection(job.connection);

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::config::{PersistedGrant, WorkspaceFile};
-use crate::trust::{TrustError, WorkspaceTrust};
+use crate::trust::{TrustError, TrustState, WorkspaceTrust};
 
 /// Tells whether a file was changed: nobody can set the time of a change back.
 type Stamp = Option<(u64, u64, i64, i64)>;
@@ -21,6 +21,8 @@ pub(crate) struct StandingFile {
     seen: [Stamp; 2],
 }
 
+/// Most changes of what is allowed that one line holds.
+const MAX_SHOWN: usize = 3;
 const LATER: &str =
     "what was accepted of .umwelt.toml counts from the next start of the sandbox on";
 
@@ -48,6 +50,30 @@ impl StandingFile {
             self.look(now);
         }
         self.notice.as_deref()
+    }
+
+    /// What the file says now, for the one who has just changed it.
+    pub(crate) fn meaning(&self) -> String {
+        let seen = match self.trust.comparison() {
+            Ok(seen) => seen,
+            Err(error) => return format!("it cannot be accepted: {error}"),
+        };
+        match seen.state {
+            TrustState::Absent => "it asks for nothing".to_owned(),
+            TrustState::Trusted => "it is what was accepted".to_owned(),
+            TrustState::Untrusted(_) | TrustState::Broken(_) => {
+                let shown = seen.changes.iter().take(MAX_SHOWN);
+                let mut shown: Vec<&str> = shown.map(|change| change.text.as_str()).collect();
+                if shown.is_empty() {
+                    shown.push("changes nothing that is allowed");
+                }
+                if seen.changes.len() > MAX_SHOWN {
+                    shown.push("and more");
+                }
+                let shown = shown.join(", ");
+                format!("nothing of it counts until the user accepts it; then it {shown}")
+            }
+        }
     }
 
     fn look(&mut self, now: [Stamp; 2]) {

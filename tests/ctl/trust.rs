@@ -267,3 +267,41 @@ fn nothing_to_accept_is_no_failure() {
     let ran = home.run(&["trust", "--diff", "--yes", &home.workspace]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
 }
+
+/// Where the transcript stands in docs/configuration.md.
+const DOCS: &str = include_str!("../../docs/configuration.md");
+const BEGIN: &str = "<!-- transcript of umwelt-ctl trust: begin -->\n";
+const END: &str = "<!-- transcript of umwelt-ctl trust: end -->";
+
+/// The way of an edit from the notice to its acceptance, as it is shown in the
+/// documents, typed here by a person's hands.
+#[test]
+fn transcript_in_the_documents_is_what_a_person_sees() {
+    let home = Home::new();
+    let shared = "[[grants]]\npath = \"/home/you/dev/shared\"\nmode = \"ro\"\n";
+    write(&home, shared);
+    assert_eq!(trust(&home, "--yes").code, Some(0));
+    write(
+        &home,
+        &format!("{shared}\n[[grants]]\npath = \"/home/you/dev/other\"\nmode = \"rw\"\n"),
+    );
+    let _running = home.control_plane();
+    let mut session = Session::start_as(&home, &["trust", &home.workspace], "dumb");
+    session.wait_for("accept? [y/N] ");
+    session.type_keys("y\r");
+    session.wait_for("umwelt-ctl stop");
+    let shown = session.shown();
+    assert_eq!(session.finish().code, Some(0));
+    let shown = shown
+        .replace("\r\n", "\n")
+        .replace(&home.workspace, "/home/you/dev/project");
+    let transcript = format!(
+        "```text\n$ umwelt-ctl trust ~/dev/project\n{}\n```\n",
+        shown.trim_end()
+    );
+    let documented = DOCS.split(BEGIN).nth(1).unwrap().split(END).next().unwrap();
+    assert_eq!(
+        documented, transcript,
+        "this belongs in the documents:\n{transcript}"
+    );
+}

@@ -4,7 +4,7 @@
 use std::io::Write;
 
 use crate::client::Client;
-use crate::gateway::{Gateway, Setup, https, policy};
+use crate::gateway::{Gateway, PATIENCE, Setup, https, policy};
 use crate::server::{Server, read_head};
 
 fn start_echo() -> (Gateway, Server, String) {
@@ -276,4 +276,30 @@ fn a_response_up_to_the_end_of_the_connection_is_whole_when_the_server_says_so()
     let answer = crate::client::get(&gateway, "a.example.org", server.port, "/");
     assert_eq!(answer.text(), "all of it");
     assert!(answer.head.contains("Connection: close"));
+}
+
+#[test]
+fn what_a_server_says_before_it_is_asked_is_no_answer() {
+    let setup = Setup::new();
+    let (go, steps) = std::sync::mpsc::channel::<()>();
+    let steps = std::sync::Mutex::new(steps);
+    let server = Server::start(&setup.pki, move |mut tls, seen| {
+        let _ = seen.send("connected".to_owned());
+        while read_head(&mut tls).is_some() {
+            let _ = tls.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            // Once the connection is kept: an answer to a request to come.
+            steps.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+            let _ = tls.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil");
+            let _ = seen.send("said".to_owned());
+        }
+    });
+    let gateway = setup.start(&policy(&[https("a.example.org", server.port, &["*"])], &[]));
+    let host = format!("a.example.org:{}", server.port);
+    let mut client = Client::open(&gateway, "a.example.org", server.port);
+    for _ in 0..3 {
+        assert_eq!(client.get(&host, "/").text(), "ok");
+        go.send(()).unwrap();
+        assert_eq!(server.next_seen(), "connected");
+        assert_eq!(server.next_seen(), "said");
+    }
 }

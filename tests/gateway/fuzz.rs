@@ -306,3 +306,47 @@ fn changed_policies_are_whole_or_refused() {
         }
     }
 }
+
+#[test]
+fn changed_responses_do_no_harm() {
+    let setup = Setup::new();
+    let seeds = corpus("response", "a.example.org");
+    let count = std::sync::atomic::AtomicUsize::new(0);
+    let server = Server::start(&setup.pki, move |mut tls, _| {
+        // Each connection has its own changes; all in a fixed order.
+        let round = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let mut random = Random(0x1d8e_4e27_c47d_124f ^ ((round as u64 + 1) << 20));
+        if crate::server::read_head(&mut tls).is_some() {
+            let bytes = random.change(&seeds[round % seeds.len()], &WORDS);
+            let _ = tls.write_all(&bytes);
+            tls.conn.send_close_notify();
+            let _ = tls.flush();
+        }
+    });
+    let good = Server::echo(&setup.pki);
+    let rules = [server.port, good.port].map(|port| https("a.example.org", port, &["*"]));
+    let gateway = setup.start(&policy(&rules, &[]));
+    for round in 0..300 {
+        let mut client = Client::open(&gateway, "a.example.org", server.port);
+        let method = ["GET", "HEAD", "PUT"][round % 3];
+        client.send(&format!(
+            "{method} / HTTP/1.1\r\nHost: a.example.org:{}\r\nConnection: close\r\n\r\n",
+            server.port
+        ));
+        brief(&client.tls.sock);
+        let answer = client.read_rest();
+        assert!(
+            answer.is_empty() || answer.starts_with(b"HTTP/1.1 "),
+            "{answer:?}"
+        );
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let head = text.split("\r\n\r\n").next().unwrap().to_ascii_lowercase();
+        let framings = head.matches("\r\ncontent-length:").count()
+            + head.matches("\r\ntransfer-encoding:").count();
+        assert!(framings <= 1, "{text}");
+    }
+    assert_eq!(
+        crate::client::get(&gateway, "a.example.org", good.port, "/").status,
+        200
+    );
+}

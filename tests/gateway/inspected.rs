@@ -132,3 +132,31 @@ fn a_policy_that_is_missing_or_broken_refuses_the_start() {
         assert!(output.stdout.is_empty());
     }
 }
+
+#[test]
+fn many_clients_at_once_get_their_own_answers() {
+    let (gateway, server) = echo(|port| vec![https("a.example.org", port, &["/ok/*"])]);
+    let host = format!("a.example.org:{}", server.port);
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let (gateway, host, port) = (&gateway, &host, server.port);
+            scope.spawn(move || {
+                let mut client = Client::open(gateway, "a.example.org", port);
+                for round in 0..60 {
+                    if round % 20 == 19 {
+                        client = Client::open(gateway, "a.example.org", port);
+                    }
+                    let target = format!("/ok/{number}/{round}/{}", "x".repeat(round * 50));
+                    let answer = client.get(host, &target);
+                    assert!(answer.text().starts_with(&format!("GET {target} HTTP")));
+                    assert_eq!(client.get(host, &format!("/no/{number}")).status, 403);
+                }
+            });
+        }
+    });
+    assert!(
+        server.connections() <= 16,
+        "{} connections",
+        server.connections()
+    );
+}

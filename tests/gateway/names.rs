@@ -386,3 +386,19 @@ fn odd_packets_are_answered_or_ignored_and_do_no_harm() {
         (0, 1, vec![127, 0, 0, 1])
     );
 }
+
+#[test]
+fn a_kept_connection_to_a_private_address_serves_no_rule_that_forbids_it() {
+    let setup = Setup::new();
+    let server = Server::echo(&setup.pki);
+    let mut public = https("a.example.org", server.port, &["/out"]);
+    public["private"] = json!(false);
+    let private = https("a.example.org", server.port, &["/in"]);
+    let gateway = setup.start(&policy(&[public, private], &[]));
+    let host = format!("a.example.org:{}", server.port);
+    let mut client = crate::client::Client::open(&gateway, "a.example.org", server.port);
+    assert_eq!(client.get(&host, "/in").status, 200);
+    assert_eq!(client.get(&host, "/out").status, 403);
+    assert_eq!(client.get(&host, "/in").status, 200);
+    assert_eq!(server.connections(), 1);
+}

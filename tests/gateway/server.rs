@@ -27,15 +27,24 @@ impl Server {
         pki: &Pki,
         handle: impl Fn(Tls, &Sender<String>) + Send + Sync + 'static,
     ) -> Server {
+        Server::start_at("127.0.0.1", rustls::ALL_VERSIONS, pki, handle)
+    }
+
+    pub(crate) fn start_at(
+        address: &str,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+        pki: &Pki,
+        handle: impl Fn(Tls, &Sender<String>) + Send + Sync + 'static,
+    ) -> Server {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .unwrap()
             .with_no_client_auth()
             .with_single_cert(vec![pki.server.clone()], pki.key())
             .unwrap();
         let config = Arc::new(config);
-        Server::start_raw("127.0.0.1", move |stream, seen| {
+        Server::start_raw(address, move |stream, seen| {
             stream.set_nodelay(true).unwrap();
             let connection = ServerConnection::new(config.clone()).unwrap();
             handle(StreamOwned::new(connection, stream), seen);
@@ -70,22 +79,15 @@ impl Server {
     /// Answers each request, when it is whole, with its head as the body, and
     /// tells the test.
     pub(crate) fn echo(pki: &Pki) -> Server {
-        Server::start(pki, |mut tls, seen| {
-            while let Some(head) = read_head(&mut tls) {
-                let _ = seen.send(head.clone());
-                if skip_body(&mut tls, &head).is_none() {
-                    return;
-                }
-                let body = if head.starts_with("HEAD ") { "" } else { &head };
-                let answer = format!(
-                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
-                    head.len()
-                );
-                if tls.write_all(answer.as_bytes()).is_err() {
-                    return;
-                }
-            }
-        })
+        Server::start(pki, answer_with_head)
+    }
+
+    pub(crate) fn echo_at(
+        address: &str,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+        pki: &Pki,
+    ) -> Server {
+        Server::start_at(address, versions, pki, answer_with_head)
     }
 
     pub(crate) fn connections(&self) -> usize {
@@ -94,6 +96,23 @@ impl Server {
 
     pub(crate) fn next_seen(&self) -> String {
         self.seen.recv_timeout(PATIENCE).unwrap()
+    }
+}
+
+fn answer_with_head(mut tls: Tls, seen: &Sender<String>) {
+    while let Some(head) = read_head(&mut tls) {
+        let _ = seen.send(head.clone());
+        if skip_body(&mut tls, &head).is_none() {
+            return;
+        }
+        let body = if head.starts_with("HEAD ") { "" } else { &head };
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+            head.len()
+        );
+        if tls.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
     }
 }
 

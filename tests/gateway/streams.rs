@@ -362,3 +362,27 @@ fn a_client_that_says_goodbye_still_gets_what_it_asked_for() {
     client.tls.flush().unwrap();
     assert!(client.read_rest().is_empty());
 }
+
+#[test]
+fn tls_1_2_is_spoken_on_both_sides() {
+    let setup = Setup::new();
+    let server = Server::echo_at("127.0.0.1", &[&rustls::version::TLS12], &setup.pki);
+    let gateway = start(setup, &server);
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(gateway.pki.gateway.clone()).unwrap();
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let host = format!("a.example.org:{}", server.port);
+    let config = std::sync::Arc::new(config);
+    // The second one resumes the session of the first.
+    for _ in 0..2 {
+        let (stream, _) = crate::client::connect(&gateway, &host);
+        let mut client = Client::over(stream, "a.example.org", config.clone()).unwrap();
+        assert_eq!(client.get(&host, "/").status, 200);
+        assert_eq!(client.get(&host, "/").status, 200);
+    }
+}

@@ -274,11 +274,12 @@ fn open_descriptors(peer: &Peer) -> Option<BTreeMap<String, String>> {
             return None;
         }
     };
+    // One that is closed meanwhile is not open.
     let link = |entry: std::fs::DirEntry| {
-        let target = std::fs::read_link(entry.path()).unwrap();
-        (entry.file_name(), target)
+        let target = std::fs::read_link(entry.path()).ok()?;
+        Some((entry.file_name(), target))
     };
-    let entries = entries.flatten().map(link);
+    let entries = entries.flatten().filter_map(link);
     Some(
         entries
             .map(|(number, target)| (number.into_string().unwrap(), target.display().to_string()))

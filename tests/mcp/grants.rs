@@ -48,7 +48,7 @@ fn grant_and_revoke_go_in_and_what_is_there_now_comes_back() {
             "revoke",
             json!({"path": "/a"}),
             json!({"path": "/a"}),
-            "/real is not shown in the sandbox\n",
+            "/real of the host is not shown in the sandbox\n",
         ),
     ] {
         mcp.call(id, tool, &arguments);

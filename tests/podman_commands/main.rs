@@ -16,6 +16,7 @@
 mod podman_common;
 
 mod background;
+mod changes;
 mod clients;
 mod descriptors;
 mod ends;
@@ -27,6 +28,7 @@ mod output;
 mod probe;
 mod seal;
 mod workspaces;
+mod worktrees;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -307,8 +307,15 @@ impl Sandbox {
         pids
     }
 
-    /// The entries of the journal.
+    /// The commands in the journal.
     pub(crate) fn journal(&self) -> Vec<Value> {
+        let mut entries = self.entries();
+        entries.retain(|entry| entry.get("command").is_some());
+        entries
+    }
+
+    /// All entries of the journal.
+    pub(crate) fn entries(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.place.journal()).unwrap_or_default();
         text.lines()
             .map(|line| serde_json::from_str(line).expect("a JSON line"))

@@ -236,3 +236,33 @@ fn grant_while_the_sandbox_starts_is_served_then() {
     assert!(status.success(), "{status}");
     place.assert_nothing_left();
 }
+
+#[test]
+fn changes_are_in_the_journal() {
+    if !host::qualifies() {
+        return;
+    }
+    let place = masked_place();
+    write(&place.path().join("a/file"), "seen\n");
+    let (sandbox, mut client, dir) = start(place);
+    granted(&mut client, &dir.join("a"), "rw");
+    granted(&mut client, &above_mask(&dir), "ro");
+    revoked(&mut client, &dir.join("a"));
+    let kinds: Vec<String> = sandbox
+        .journal()
+        .iter()
+        .map(|entry| entry["kind"].as_str().unwrap().to_owned())
+        .filter(|kind| ["grant", "revoke", "recreated"].contains(&kind.as_str()))
+        .collect();
+    assert_eq!(kinds, ["grant", "recreated", "grant", "revoke"]);
+    let log = sandbox
+        .place
+        .applet("umwelt-ctl")
+        .arg("log")
+        .arg(sandbox.workspace())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&log.stdout).into_owned();
+    assert!(text.contains("grant") && text.contains("/a"), "{text}");
+    sandbox.end_and_check();
+}

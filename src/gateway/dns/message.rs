@@ -149,7 +149,7 @@ pub(crate) fn parse_query(message: &[u8]) -> Result<Query, QueryError> {
     if flags & 0x7800 != 0 {
         return Err(answer(Code::NotImplemented));
     }
-    parse_question(reader, id, flags).ok_or(answer(Code::FormatError))
+    parse_question(reader, id, flags).ok_or_else(|| answer(Code::FormatError))
 }
 
 fn parse_question(mut reader: Reader<'_>, id: u16, flags: u16) -> Option<Query> {

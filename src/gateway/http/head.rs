@@ -58,20 +58,37 @@ pub(crate) fn no_fields<'a>() -> Fields<'a> {
     [const { MaybeUninit::uninit() }; MAX_FIELDS]
 }
 
-/// Where the head at the front of `bytes` ends, once all of it is there.
-pub(crate) fn find_end(bytes: &[u8]) -> Result<Option<usize>, HeadError> {
+/// Looks for the end of a head that comes in pieces, each line once.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Scan {
+    /// Where the line begins that is not whole.
+    line: usize,
+}
+
+impl Scan {
+    /// Where the head at the front of `bytes` ends, once all of it is there.
+    /// Then the next head can be looked for.
+    pub(crate) fn find_end(&mut self, bytes: &[u8]) -> Result<Option<usize>, HeadError> {
+        let end = find_end(bytes, &mut self.line)?;
+        if end.is_some() {
+            self.line = 0;
+        }
+        Ok(end)
+    }
+}
+
+fn find_end(bytes: &[u8], line: &mut usize) -> Result<Option<usize>, HeadError> {
     if bytes.starts_with(b"PRI * ") {
         return Err(HeadError::Http2);
     }
-    let mut line = 0;
     while let Some(length) = bytes
-        .get(line..)
+        .get(*line..)
         .and_then(|rest| rest.iter().position(|byte| *byte == b'\n'))
     {
-        let end = line + length + 1;
-        match bytes.get(line..end) {
+        let end = *line + length + 1;
+        match bytes.get(*line..end) {
             // An empty line first is nobody's head.
-            Some(b"\r\n") if line == 0 => return Err(HeadError::LineEnd),
+            Some(b"\r\n") if *line == 0 => return Err(HeadError::LineEnd),
             Some(b"\r\n") if end > MAX_HEAD => return Err(HeadError::TooLarge),
             Some(b"\r\n") => return Ok(Some(end)),
             Some([first, .., b'\r', b'\n']) => {
@@ -81,7 +98,7 @@ pub(crate) fn find_end(bytes: &[u8]) -> Result<Option<usize>, HeadError> {
             }
             _ => return Err(HeadError::LineEnd),
         }
-        line = end;
+        *line = end;
     }
     match bytes.len() > MAX_HEAD {
         true => Err(HeadError::TooLarge),
@@ -157,9 +174,10 @@ fn malformed(error: httparse::Error) -> HeadError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::{prop_assert_eq, proptest};
 
     fn request(text: &str) -> Result<String, HeadError> {
-        let Some(end) = find_end(text.as_bytes())? else {
+        let Some(end) = Scan::default().find_end(text.as_bytes())? else {
             return Ok("incomplete".to_owned());
         };
         let mut fields = no_fields();
@@ -226,7 +244,7 @@ mod tests {
     #[test]
     fn responses_are_read_the_same_way() {
         let read = |text: &str| {
-            let end = find_end(text.as_bytes()).ok()??;
+            let end = Scan::default().find_end(text.as_bytes()).ok()??;
             let mut fields = no_fields();
             let (head, _) = parse_response(&text.as_bytes()[..end], &mut fields).ok()?;
             Some((head.status, head.reason.to_owned()))
@@ -243,6 +261,43 @@ mod tests {
             "ICY 200 OK\r\n\r\n",
         ] {
             assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_head_in_pieces_is_the_same_head() {
+        let text = b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\n\r\n";
+        let mut scan = Scan::default();
+        let first = (0..=text.len()).find_map(|cut| scan.find_end(&text[..cut]).unwrap());
+        assert_eq!(first, Some(27));
+        assert_eq!(scan.find_end(&text[27..]), Ok(Some(19)));
+        let mut scan = Scan::default();
+        assert_eq!(scan.find_end(b"GET / HTTP/1.1\r\nHost: a"), Ok(None));
+        assert_eq!(
+            scan.find_end(b"GET / HTTP/1.1\r\nHost: a\n"),
+            Err(HeadError::LineEnd)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end_in_an_answer(
+            bytes in "(GET|PRI|[A-Z]|[ :/\r\n\t]|HTTP/1.1|\r\n|Host|[\\x00-\\x7f]){0,20}",
+            cut in 0usize..60,
+        ) {
+            let bytes = bytes.as_bytes();
+            let whole = Scan::default().find_end(bytes);
+            let mut scan = Scan::default();
+            let front = scan.find_end(bytes.get(..cut).unwrap_or(bytes));
+            if front == Ok(None) {
+                prop_assert_eq!(scan.find_end(bytes), whole);
+            }
+            if let Ok(Some(end)) = whole {
+                let mut fields = no_fields();
+                let _ = parse_request(&bytes[..end], &mut fields);
+                let mut fields = no_fields();
+                let _ = parse_response(&bytes[..end], &mut fields);
+            }
         }
     }
 }

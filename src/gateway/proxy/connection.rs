@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use mio::event::Event;
 
 use crate::gateway::dns::ResolveError;
-use crate::gateway::http::head::MAX_HEAD;
+use crate::gateway::http::head::{MAX_HEAD, Scan};
+use crate::gateway::inspected::inspection::{CLOSE_LIMIT, HEAD_LIMIT, Inspection, Next};
 use crate::gateway::proxy::context::{Context, READ};
-use crate::gateway::proxy::inspect::{CLOSE_LIMIT, HEAD_LIMIT, Inspection, Next};
 use crate::gateway::proxy::opening::{self, Hello, Turn};
 use crate::gateway::proxy::relay::Relay;
 use crate::gateway::proxy::socket::{Received, Socket};
@@ -20,7 +20,7 @@ const MAX_OPENING: usize = MAX_HEAD + READ;
 
 #[derive(Debug)]
 enum Stage {
-    Connect,
+    Connect(Scan),
     Hello(Hello),
     SocksGreeting,
     SocksRequest,
@@ -49,7 +49,7 @@ impl Connection {
             client,
             stage: match is_socks {
                 true => Stage::SocksGreeting,
-                false => Stage::Connect,
+                false => Stage::Connect(Scan::default()),
             },
             opening: Vec::new(),
             limit: (HEAD_LIMIT, false),
@@ -173,7 +173,7 @@ impl Connection {
             return Turn::Stay;
         }
         match &mut self.stage {
-            Stage::Connect => opening::connect(bytes, client, context),
+            Stage::Connect(scan) => opening::connect(scan, bytes, client, context),
             Stage::Hello(hello) => opening::hello(hello, bytes, self.caller, client, context),
             Stage::SocksGreeting => opening::socks_greeting(bytes, client),
             Stage::SocksRequest => opening::socks_request(bytes, self.caller, client, context),

@@ -1,11 +1,14 @@
 //! What every connection of one worker uses: buffers, slots, the pool, the
 //! audit lines of this turn.
 
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use mio::Registry;
 use mio::net::TcpStream;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::gateway::audit::Record;
 use crate::gateway::proxy::socket::Socket;
@@ -83,6 +86,8 @@ pub(crate) struct Context {
     pub(crate) shared: Arc<Shared>,
     /// As of this turn.
     pub(crate) rules: Arc<Rules>,
+    /// Grows with each new policy.
+    pub(crate) generation: u64,
     pub(crate) registry: Registry,
     pub(crate) slots: Slots,
     pub(crate) pool: Pool,
@@ -91,6 +96,8 @@ pub(crate) struct Context {
     /// As of this turn.
     pub(crate) now: Instant,
     pub(crate) input: Box<[u8]>,
+    /// Descriptors from here on are kept for the policy, the audit and names.
+    fd_limit: i32,
     spare: Vec<Vec<u8>>,
     lines: Vec<u8>,
 }
@@ -99,6 +106,7 @@ impl Context {
     pub(crate) fn new(shared: Arc<Shared>, registry: Registry, worker: usize) -> Context {
         Context {
             rules: shared.rules(),
+            generation: 0,
             shared,
             registry,
             slots: Slots::default(),
@@ -108,6 +116,7 @@ impl Context {
             input: vec![0; READ + LEFTOVER].into_boxed_slice(),
             spare: Vec::new(),
             lines: Vec::new(),
+            fd_limit: fd_limit(),
         }
     }
 
@@ -141,6 +150,10 @@ impl Context {
 
     /// Registers a stream for `owner`.
     pub(crate) fn adopt(&mut self, stream: TcpStream, owner: Owner) -> std::io::Result<Socket> {
+        // The kernel gives out the lowest number that is free.
+        if stream.as_raw_fd() >= self.fd_limit {
+            return Err(Errno::MFILE.into());
+        }
         let slot = self.slots.take(owner);
         let socket = Socket::new(stream, slot, &self.registry);
         if socket.is_err() {
@@ -174,4 +187,14 @@ impl Context {
         }
         self.slots.end_turn();
     }
+}
+
+/// Descriptors that connections may not use up.
+const RESERVED_FDS: i32 = 32;
+
+fn fd_limit() -> i32 {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit
+        .and_then(|limit| i32::try_from(limit).ok())
+        .map_or(i32::MAX, |limit| limit.saturating_sub(RESERVED_FDS))
 }

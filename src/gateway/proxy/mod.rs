@@ -3,13 +3,10 @@
 
 mod connection;
 pub(crate) mod context;
-mod exchange;
-pub(crate) mod inspect;
-mod judge;
 mod opening;
 mod relay;
-mod response;
 pub(crate) mod socket;
+mod socks5;
 mod worker;
 
-pub(crate) use worker::{Mail, Worker};
+pub(crate) use worker::{Mail, Place, Worker};

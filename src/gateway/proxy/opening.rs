@@ -3,19 +3,20 @@
 
 use std::sync::Arc;
 
+use httparse::Header;
 use rustls::server::UnbufferedServerConnection;
 
 use crate::gateway::audit::Record;
 use crate::gateway::denial::{self, Cause, Denial, Sending, Wanted};
 use crate::gateway::http::authority::Authority;
 use crate::gateway::http::fields::Meaning;
-use crate::gateway::http::head;
+use crate::gateway::http::head::{self, Scan};
+use crate::gateway::inspected::inspection::{Inspection, Next};
+use crate::gateway::inspected::judge::{self, Refused};
 use crate::gateway::proxy::context::Context;
-use crate::gateway::proxy::inspect::{Inspection, Next};
-use crate::gateway::proxy::judge::{self, Refused};
 use crate::gateway::proxy::relay::{Allowed, Kind, Relay};
 use crate::gateway::proxy::socket::Socket;
-use crate::gateway::socks5::{self, Asked, Reply};
+use crate::gateway::proxy::socks5::{self, Asked, Reply};
 use crate::gateway::tls::hello::{self, Alert, HelloError};
 use crate::gateway::upstream::dial::Caller;
 use crate::policy::decide::{ConnectVerdict, Refusal};
@@ -37,13 +38,16 @@ pub(crate) enum Turn {
 #[derive(Debug)]
 pub(crate) struct Hello {
     target: Arc<Authority>,
-    /// The rule, where the bytes are passed on as they are.
-    tunnel: Option<Allowed>,
 }
 
 /// On the HTTP port.
-pub(crate) fn connect(bytes: &mut Vec<u8>, client: &mut Socket, context: &mut Context) -> Turn {
-    let end = match head::find_end(bytes) {
+pub(crate) fn connect(
+    scan: &mut Scan,
+    bytes: &mut Vec<u8>,
+    client: &mut Socket,
+    context: &mut Context,
+) -> Turn {
+    let end = match scan.find_end(bytes) {
         Ok(None) => return Turn::Stay,
         Ok(Some(end)) => end,
         Err(error) => {
@@ -70,15 +74,17 @@ pub(crate) fn connect(bytes: &mut Vec<u8>, client: &mut Socket, context: &mut Co
     }
 }
 
-type Unconnected = (Refused, Option<Authority>);
+type Unconnected = (Box<Refused>, Option<Authority>);
 
 fn judge_connect(head: &[u8], context: &mut Context) -> Result<Hello, Unconnected> {
     let mut room = head::no_fields();
-    let (head, fields) =
-        head::parse_request(head, &mut room).map_err(|error| (Refused::of_head(error), None))?;
-    let refuse = |denial: Denial| Refused {
-        method: Some(text::printable(head.method).chars().take(32).collect()),
-        ..Refused::whole(denial)
+    let (head, fields) = head::parse_request(head, &mut room)
+        .map_err(|error| (Box::new(Refused::of_head(error)), None))?;
+    let refuse = |denial: Denial| {
+        Box::new(Refused {
+            method: Some(text::printable(head.method).chars().take(32).collect()),
+            ..Refused::whole(denial)
+        })
     };
     if head.method != "CONNECT" {
         return Err((refuse(not_connect(head.target)), plain_target(head.target)));
@@ -90,32 +96,30 @@ fn judge_connect(head: &[u8], context: &mut Context) -> Result<Hello, Unconnecte
             None,
         )
     })?;
-    let agrees = Meaning::of(fields).map(|meaning| {
-        let host = meaning.host;
-        host.is_none_or(|host| {
-            Authority::from_host_field(host, target.port).is_ok_and(|host| host == target)
-        })
-    });
-    match agrees {
-        Ok(true) => {}
-        Ok(false) => return Err((bad("Host and the target of CONNECT disagree"), Some(target))),
-        Err(error) => return Err((bad(&error.to_string()), Some(target))),
+    if let Err(why) = agrees_with_host(fields, &target) {
+        return Err((bad(&why), Some(target)));
     }
-    let tunnel = match context.rules.connect(&target.host, target.port) {
-        Ok(ConnectVerdict::Inspect) => None,
-        Ok(ConnectVerdict::Tunnel(rule)) => Some(Allowed {
-            kind: Kind::Tunnel,
-            target: target.clone(),
-            private: rule.private,
-            rule: rule.origin.to_string(),
-        }),
-        Err(refusal) => return Err((refuse(of_refusal(refusal, &target, context)), Some(target))),
-    };
+    if let Err(refusal) = context.rules.connect(&target.host, target.port) {
+        return Err((refuse(of_refusal(refusal, &target, context)), Some(target)));
+    }
     if !context.shared.audit.is_ready() {
         return Err((refuse(judge::audit_unavailable()), Some(target)));
     }
     let target = Arc::new(target);
-    Ok(Hello { target, tunnel })
+    Ok(Hello { target })
+}
+
+/// A `Host` field may be missing; it may not name something else.
+fn agrees_with_host(fields: &[Header<'_>], target: &Authority) -> Result<(), String> {
+    let meaning = Meaning::of(fields).map_err(|error| error.to_string())?;
+    match meaning
+        .host
+        .map(|host| Authority::from_host_field(host, target.port))
+    {
+        None => Ok(()),
+        Some(Ok(host)) if host == *target => Ok(()),
+        Some(_) => Err("Host and the target of CONNECT disagree".to_owned()),
+    }
 }
 
 fn of_refusal(refusal: Refusal, target: &Authority, context: &Context) -> Denial {
@@ -180,7 +184,7 @@ fn record_denial(kind: &str, target: Option<&Authority>, refused: &Refused, cont
 
 /// After CONNECT: whether the ClientHello agrees with it.
 pub(crate) fn hello(
-    hello: &mut Hello,
+    hello: &Hello,
     bytes: &mut Vec<u8>,
     caller: Caller,
     client: &mut Socket,
@@ -191,28 +195,65 @@ pub(crate) fn hello(
         Ok(Some(read)) => read,
         Err(error) => return not_tls(&error, bytes, hello, client, context),
     };
-    if !hello.target.agrees_with_sni(read.sni.as_deref()) {
-        let named = read
-            .sni
-            .map_or_else(|| "no name".to_owned(), |sni| format!("{sni:?}"));
+    let target = hello.target.clone();
+    if !target.agrees_with_sni(read.sni.as_deref()) {
+        let named = read.sni.as_deref().unwrap_or("nothing");
         let why = format!(
-            "TLS names {named}, but CONNECT named {:?}",
-            hello.target.host.to_string()
+            "TLS names {named:?}, but CONNECT named {:?}",
+            target.host.to_string()
         );
         return alert(Alert::UnrecognizedName, &why, hello, client, context);
     }
-    if let Some(allowed) = hello.tunnel.take() {
-        let early = std::mem::take(bytes);
-        return match Relay::start(allowed, early, caller, client, context) {
-            Ok(relay) => Turn::Relay(Box::new(relay)),
-            Err(next) => Turn::Over(next),
-        };
+    // Asked again: the policy may have changed since CONNECT.
+    let tunnel = match context.rules.connect(&target.host, target.port) {
+        Ok(ConnectVerdict::Inspect) => None,
+        Ok(ConnectVerdict::Tunnel(rule)) => Some(Allowed {
+            kind: Kind::Tunnel,
+            target: Authority::clone(&target),
+            private: rule.private,
+            rule: rule.origin.to_string(),
+        }),
+        Err(refusal) => {
+            return alert(
+                Alert::AccessDenied,
+                refusal.as_str(),
+                hello,
+                client,
+                context,
+            );
+        }
+    };
+    match tunnel {
+        Some(allowed) => start_relay(allowed, std::mem::take(bytes), caller, client, context),
+        None if read.http1 => inspect(hello, bytes, caller, client, context),
+        None => {
+            let why = "the client offers no HTTP/1.1; have the person allow the host with inspect = false";
+            alert(Alert::NoApplicationProtocol, why, hello, client, context)
+        }
     }
-    if !read.http1 {
-        let why =
-            "the client offers no HTTP/1.1; have the person allow the host with inspect = false";
-        return alert(Alert::NoApplicationProtocol, why, hello, client, context);
+}
+
+fn start_relay(
+    allowed: Allowed,
+    early: Vec<u8>,
+    caller: Caller,
+    client: &mut Socket,
+    context: &mut Context,
+) -> Turn {
+    match Relay::start(allowed, early, caller, client, context) {
+        Ok(relay) => Turn::Relay(Box::new(relay)),
+        Err(next) => Turn::Over(next),
     }
+}
+
+/// Answers the ClientHello in the server's place.
+fn inspect(
+    hello: &Hello,
+    bytes: &mut Vec<u8>,
+    caller: Caller,
+    client: &mut Socket,
+    context: &mut Context,
+) -> Turn {
     let config = context.shared.leaves.config(&hello.target.host);
     let records = config
         .map_err(|error| error.to_string())
@@ -323,10 +364,7 @@ pub(crate) fn socks_request(
         return refuse_socks(Reply::Failure, &why, Some(&allowed.target), client, context);
     }
     let early = bytes.split_off(length);
-    match Relay::start(allowed, early, caller, client, context) {
-        Ok(relay) => Turn::Relay(Box::new(relay)),
-        Err(next) => Turn::Over(next),
-    }
+    start_relay(allowed, early, caller, client, context)
 }
 
 fn refuse_socks(

@@ -11,9 +11,9 @@ use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
 
 use crate::gateway::dns::ResolveError;
+use crate::gateway::inspected::inspection::Next;
 use crate::gateway::proxy::connection::Connection;
 use crate::gateway::proxy::context::{Context, Owner};
-use crate::gateway::proxy::inspect::Next;
 use crate::gateway::shared::Shared;
 use crate::gateway::upstream::dial::Caller;
 use crate::gateway::upstream::pool;
@@ -25,8 +25,15 @@ const MAX_CONNECTIONS: usize = 32 << 10;
 const ACCEPTS: usize = 64;
 /// How often deadlines are looked at, while there are any.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Bytes that all connections of one worker may hold.
-const MAX_HELD: usize = 96 << 20;
+/// Bytes that all connections of all workers may hold.
+const MAX_HELD: usize = 128 << 20;
+
+/// Which worker this is, of how many.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) index: usize,
+    pub(crate) count: usize,
+}
 
 /// What other threads tell a worker.
 #[derive(Debug)]
@@ -65,6 +72,9 @@ pub(crate) struct Worker {
     socks_due: Due,
     next_sweep: Instant,
     held: usize,
+    max_held: usize,
+    /// Of connections that could not be taken, since there were none.
+    warned: bool,
     stopping: bool,
 }
 
@@ -77,9 +87,9 @@ impl Worker {
         poll: Poll,
         mail: Receiver<Mail>,
         listeners: (StdListener, StdListener),
-        index: usize,
+        place: Place,
     ) -> io::Result<Worker> {
-        let mut context = Context::new(shared, poll.registry().try_clone()?, index);
+        let mut context = Context::new(shared, poll.registry().try_clone()?, place.index);
         let mail_slot = context.slots.take(Owner::Mail);
         debug_assert_eq!(Token(mail_slot), Worker::MAIL);
         let mut listen = |listener, owner| {
@@ -106,6 +116,8 @@ impl Worker {
             http_due: Due::Now,
             socks_due: Due::Now,
             held: 0,
+            max_held: MAX_HELD / place.count.max(1),
+            warned: false,
             stopping: false,
         })
     }
@@ -170,6 +182,7 @@ impl Worker {
     /// does not allow it.
     fn change_policy(&mut self) {
         self.context.rules = self.context.shared.rules();
+        self.context.generation += 1;
         pool::clear(&mut self.context);
         for index in 0..self.connections.len() {
             let is_allowed = match self.connections.get(index) {
@@ -211,7 +224,7 @@ impl Worker {
         self.held = (self.held + after).saturating_sub(before);
         match next {
             // The others have a right to room, too.
-            _ if self.held > MAX_HELD && after > before => {
+            _ if self.held > self.max_held && after > before => {
                 self.remove(index, Some("the gateway is out of memory for buffers"));
             }
             Next::Wait | Next::Linger => {}
@@ -224,6 +237,7 @@ impl Worker {
         if let Some(connection) = self.connections.get_mut(index).and_then(Option::take) {
             self.held = self.held.saturating_sub(connection.held());
             self.count -= 1;
+            self.warned &= self.count > 0;
             self.free.push(index);
             connection.end(why, &mut self.context);
         }
@@ -256,7 +270,7 @@ impl Worker {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Due::OnEvent,
                 Err(error) => {
-                    log::warn!("cannot accept a connection: {error}");
+                    self.warn(&error);
                     return Due::Later;
                 }
             }
@@ -269,7 +283,7 @@ impl Worker {
         let socket = match self.context.adopt(stream, Owner::Client(index)) {
             Ok(socket) => socket,
             Err(error) => {
-                log::warn!("cannot watch a connection: {error}");
+                self.warn(&error);
                 self.free.push(index);
                 return;
             }
@@ -286,6 +300,13 @@ impl Worker {
         }
         self.count += 1;
         self.with(index, Connection::drive);
+    }
+
+    /// Once in a while: whoever opens connections could fill the log.
+    fn warn(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.warned, true) {
+            log::warn!("cannot take connections: {error}");
+        }
     }
 
     fn sweep(&mut self) {

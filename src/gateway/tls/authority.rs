@@ -118,6 +118,8 @@ fn params(key: &KeyPair) -> CertificateParams {
 pub(crate) struct Authority {
     pub(crate) issuer: Issuer<'static, KeyPair>,
     pub(crate) certificate: CertificateDer<'static>,
+    /// As the certificates that it signs name it.
+    key_id: Vec<u8>,
 }
 
 impl Authority {
@@ -130,8 +132,50 @@ impl Authority {
         let key_der = PrivateKeyDer::from_pem_file(key).map_err(|e| read(key, &e))?;
         let key = KeyPair::try_from(&key_der).map_err(|e| read(key, &e))?;
         Ok(Authority {
+            key_id: params(&key).key_identifier(&key),
             issuer: Issuer::new(params(&key), key),
             certificate: der,
         })
+    }
+
+    /// Whether its certificate carries the identifier of the key that our
+    /// certificates refer to. OpenSSL looks for that, webpki does not.
+    pub(crate) fn has_key_id(&self) -> bool {
+        let id = self.key_id.as_slice();
+        !id.is_empty() && self.certificate.windows(id.len()).any(|bytes| bytes == id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::KeyIdMethod;
+
+    #[test]
+    fn the_certificate_must_carry_the_identifier_of_its_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let key = KeyPair::generate().unwrap();
+        std::fs::write(path("ca.key"), key.serialize_pem()).unwrap();
+        for (method, expected) in [
+            (KeyIdMethod::Sha256, true),
+            (KeyIdMethod::PreSpecified(vec![1; 20]), false),
+        ] {
+            let mut params = params(&key);
+            params.key_identifier_method = method;
+            let certificate = params.self_signed(&key).unwrap();
+            std::fs::write(path("ca.pem"), certificate.pem()).unwrap();
+            let authority = Authority::load(&path("ca.pem"), &path("ca.key")).unwrap();
+            assert_eq!(authority.has_key_id(), expected);
+        }
+    }
+
+    #[test]
+    fn two_authorities_have_two_names() {
+        let name = || {
+            let key = KeyPair::generate().unwrap();
+            params(&key).distinguished_name
+        };
+        assert_ne!(name(), name());
     }
 }

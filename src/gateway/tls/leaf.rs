@@ -122,6 +122,9 @@ impl Leaves {
             path: path.to_owned(),
             why: why.to_string(),
         };
+        if !self.authority.has_key_id() {
+            return Err(foreign(&"it has another key identifier"));
+        }
         let mut roots = RootCertStore::empty();
         roots
             .add(self.authority.certificate.clone())

@@ -19,6 +19,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) struct Key {
     pub(crate) target: Arc<Authority>,
     pub(crate) private: bool,
+    /// Of the policy: a new one may lead the name to another address.
+    pub(crate) generation: u64,
 }
 
 #[derive(Debug)]

@@ -12,9 +12,9 @@ use crate::gateway::denial::{self, Cause, Denial};
 use crate::gateway::dns::ResolveError;
 use crate::gateway::http::authority::Authority;
 use crate::gateway::http::body::{Body, BodyError};
+use crate::gateway::inspected::judge::{Refused, Request};
+use crate::gateway::inspected::response::{Broken, Response};
 use crate::gateway::proxy::context::{Context, Owner};
-use crate::gateway::proxy::judge::{Refused, Request};
-use crate::gateway::proxy::response::{Broken, Response};
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::tls::session::Session;
 use crate::gateway::upstream::dial::{Caller, Dial, DialError};
@@ -99,10 +99,11 @@ impl Exchange {
         target: &Arc<Authority>,
         caller: Caller,
         context: &mut Context,
-    ) -> Result<Exchange, Refused> {
+    ) -> Result<Exchange, Box<Refused>> {
         let key = Key {
             target: target.clone(),
             private: request.private,
+            generation: context.generation,
         };
         let mut exchange = Exchange {
             response: Response::new(&request),
@@ -121,14 +122,15 @@ impl Exchange {
         };
         match found {
             Ok(()) => Ok(exchange),
-            Err(error) => Err(exchange.refused(&error.into())),
+            Err(error) => Err(Box::new(exchange.refused(&error.into()))),
         }
     }
 
     fn take_pooled(&mut self, context: &mut Context) -> bool {
         while let Some(link) = context.pool.take(&self.key) {
-            // What has a body, or an effect, is not sent twice; so look twice.
-            if self.may_repeat() || link.socket.is_quiet() {
+            // Closed meanwhile, or with something to say that nobody has asked
+            // for and that would be taken for the answer.
+            if link.socket.is_quiet() {
                 let owner = Owner::Upstream(self.caller.connection);
                 context.slots.set(link.socket.slot(), owner);
                 self.server = Server::Linked(Box::new(link));
@@ -179,14 +181,15 @@ impl Exchange {
         self.response.is_switched()
     }
 
-    /// Whether body bytes can be sent on at once.
+    /// Whether body bytes are missing that can be sent on.
+    pub(crate) fn takes_body(&self) -> bool {
+        self.head_sent && !self.request.body.is_done()
+    }
+
+    /// Whether to read more of them: what was read before has gone.
     pub(crate) fn wants_body(&self) -> bool {
-        match &self.server {
-            Server::Linked(link) => {
-                self.head_sent && !self.request.body.is_done() && link.socket.is_flushed()
-            }
-            _ => false,
-        }
+        let is_free = matches!(&self.server, Server::Linked(link) if link.socket.is_flushed());
+        is_free && self.takes_body()
     }
 
     /// Whether the client has nothing more to say about it.

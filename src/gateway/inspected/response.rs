@@ -6,10 +6,10 @@ use rustls::server::UnbufferedServerConnection;
 
 use crate::gateway::http::body::{Body, BodyError, Chunked};
 use crate::gateway::http::fields::{FieldError, Framing, Meaning};
-use crate::gateway::http::head::{self, HeadError, ResponseHead};
+use crate::gateway::http::head::{self, HeadError, ResponseHead, Scan};
 use crate::gateway::http::rewrite::{self, Delivery};
+use crate::gateway::inspected::judge::Request;
 use crate::gateway::proxy::context::Context;
-use crate::gateway::proxy::judge::Request;
 use crate::gateway::tls::session::{Session, SessionError};
 
 /// Interim responses to one request.
@@ -58,6 +58,7 @@ pub(crate) struct Response {
     state: State,
     /// What has come of a head.
     plain: Vec<u8>,
+    scan: Scan,
     /// A head for the client, with the body data that came along.
     written: Vec<u8>,
     is_head: bool,
@@ -79,6 +80,7 @@ impl Response {
         Response {
             state: State::Head,
             plain: Vec::new(),
+            scan: Scan::default(),
             written: Vec::new(),
             is_head: request.method == "HEAD",
             websocket: request.websocket,
@@ -194,7 +196,7 @@ impl Response {
         tls: &mut ClientTls,
         out: &mut Vec<u8>,
     ) -> Result<usize, Broken> {
-        let Some(end) = head::find_end(plain).map_err(Broken::Head)? else {
+        let Some(end) = self.scan.find_end(plain).map_err(Broken::Head)? else {
             return Ok(0);
         };
         let (bytes, rest) = plain.split_at_checked(end).unwrap_or((plain, &[]));

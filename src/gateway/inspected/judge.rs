@@ -72,22 +72,27 @@ pub(crate) fn judge(
     target: &Authority,
     host_field: &str,
     context: &mut Context,
-) -> Result<Request, Refused> {
+) -> Result<Request, Box<Refused>> {
     let mut room = head::no_fields();
-    let (head, fields) = head::parse_request(bytes, &mut room).map_err(Refused::of_head)?;
-    let refuse = |denial: Denial| Refused {
-        method: Some(head.method.chars().take(32).collect()),
-        ..Refused::whole(denial)
+    let (head, fields) =
+        head::parse_request(bytes, &mut room).map_err(|error| Box::new(Refused::of_head(error)))?;
+    let refuse = |denial: Denial| {
+        Box::new(Refused {
+            method: Some(head.method.chars().take(32).collect()),
+            ..Refused::whole(denial)
+        })
     };
     let meaning = Meaning::of(fields).map_err(|error| refuse(of_field(error)))?;
     let parsed = check_form(&head, &meaning, target).map_err(refuse)?;
     let websocket = check_upgrade(&head, &meaning).map_err(refuse)?;
     let has_body = !matches!(meaning.framing, Framing::Unsaid | Framing::Length(0));
-    let known = |denial: Denial| Refused {
-        path: Some(parsed.path.clone()),
-        // The next head comes after a body that nobody has read.
-        close: has_body || meaning.close,
-        ..refuse(denial)
+    let known = |denial: Denial| {
+        Box::new(Refused {
+            path: Some(parsed.path.clone()),
+            // The next head comes after a body that nobody has read.
+            close: has_body || meaning.close,
+            ..*refuse(denial)
+        })
     };
     let rule = context
         .rules
@@ -97,7 +102,6 @@ pub(crate) fn judge(
     if !context.shared.audit.is_ready() {
         return Err(known(audit_unavailable()));
     }
-    let mut out = context.buffer();
     let judged = Judged {
         head: &head,
         fields,
@@ -106,21 +110,27 @@ pub(crate) fn judge(
         host: host_field,
         websocket,
     };
+    let mut out = context.buffer();
     rewrite::write_request(&mut out, &judged);
     Ok(Request {
         method: head.method.to_owned(),
         path: parsed.path,
         head: out,
-        body: match meaning.framing {
-            Framing::Unsaid => Body::Done,
-            Framing::Length(length) => Body::Length(length),
-            Framing::Chunked => Body::Chunked(Chunked::new()),
-        },
+        body: body_of(meaning.framing),
         websocket,
         close: meaning.close,
         private,
         rule,
     })
+}
+
+fn body_of(framing: Framing) -> Body {
+    match framing {
+        // A request without framing has no body.
+        Framing::Unsaid => Body::Done,
+        Framing::Length(length) => Body::Length(length),
+        Framing::Chunked => Body::Chunked(Chunked::new()),
+    }
 }
 
 pub(crate) fn audit_unavailable() -> Denial {
@@ -162,8 +172,13 @@ fn check_form(
         );
     }
     match head.method {
-        "CONNECT" => return Err(bad("CONNECT inside of a connection is refused")),
-        "TRACE" | "TRACK" => return Err(bad("TRACE is refused")),
+        "CONNECT" => {
+            return Err(bad("CONNECT inside of a connection is refused")
+                .hint("send CONNECT to the proxy itself, on a connection of its own"));
+        }
+        "TRACE" | "TRACK" => {
+            return Err(bad("TRACE is refused").hint("use another method, such as GET or HEAD"));
+        }
         method
             if !method
                 .bytes()
@@ -209,7 +224,8 @@ fn check_upgrade(head: &RequestHead<'_>, meaning: &Meaning<'_>) -> Result<bool, 
     {
         return Ok(true);
     }
-    Err(bad(
-        "the only upgrade can be a GET request to \"websocket\", named in Connection",
-    ))
+    Err(
+        bad("the only upgrade can be a GET request to \"websocket\", named in Connection")
+            .hint(HTTP1_HINT),
+    )
 }

@@ -10,10 +10,10 @@ use crate::gateway::audit::Record;
 use crate::gateway::denial::{self, Cause, Denial, Sending, Wanted};
 use crate::gateway::dns::ResolveError;
 use crate::gateway::http::authority::Authority;
-use crate::gateway::http::head;
+use crate::gateway::http::head::Scan;
+use crate::gateway::inspected::exchange::{Exchange, Progress, Trouble};
+use crate::gateway::inspected::judge::{self, Refused};
 use crate::gateway::proxy::context::{Context, READ};
-use crate::gateway::proxy::exchange::{Exchange, Progress, Trouble};
-use crate::gateway::proxy::judge::{self, Refused};
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::tls::session::Session;
 use crate::gateway::upstream::dial::{CONNECT_LIMIT, Caller};
@@ -50,6 +50,8 @@ pub(crate) struct Inspection {
     tls: Session<UnbufferedServerConnection>,
     /// What the client has sent and nobody has taken yet.
     plain: Vec<u8>,
+    /// How far a head was looked at that is not whole.
+    scan: Scan,
     exchange: Option<Box<Exchange>>,
     /// The last answer is on its way.
     closing: bool,
@@ -67,6 +69,7 @@ impl Inspection {
             target,
             tls: Session::new(records),
             plain: Vec::new(),
+            scan: Scan::default(),
             exchange: None,
             closing: false,
             caller,
@@ -105,7 +108,7 @@ impl Inspection {
     fn round(&mut self, client: &mut Socket, context: &mut Context) -> Result<bool, Next> {
         context.lend(&mut client.out);
         let mut progress = self.read(client, context)?;
-        progress |= self.take_plain(client, context);
+        progress |= self.take_plain(client, context)?;
         progress |= self.after_goodbye(client, context)?;
         progress |= self.drive_exchange(client, context)?;
         progress |= client.flush().map_err(|_| Next::Close)?;
@@ -167,7 +170,9 @@ impl Inspection {
         let records = context.input.get_mut(..length).unwrap_or_default();
         let taken = tls.take(records, &mut client.out, |data| {
             let sent = match exchange {
-                Some(exchange) if plain.is_empty() && exchange.wants_body() => {
+                // What follows a mistake is not looked at any more.
+                _ if trouble.is_some() => Ok(data.len()),
+                Some(exchange) if plain.is_empty() && exchange.takes_body() => {
                     exchange.send_body(data)
                 }
                 _ => Ok(0),
@@ -234,17 +239,16 @@ impl Inspection {
     }
 
     /// Uses what the client has sent: a body goes on, a head is judged.
-    fn take_plain(&mut self, client: &mut Socket, context: &mut Context) -> bool {
+    fn take_plain(&mut self, client: &mut Socket, context: &mut Context) -> Result<bool, Next> {
         if self.closing || self.plain.is_empty() || !self.tls.is_ready() {
-            return false;
+            return Ok(false);
         }
         let mut plain = std::mem::take(&mut self.plain);
         let used = match &mut self.exchange {
             Some(exchange) if exchange.wants_body() => match exchange.send_body(&plain) {
                 Ok(sent) => sent,
                 Err(trouble) => {
-                    // Answered as far as that is possible.
-                    let _ = self.end_with(trouble, client, context);
+                    self.end_with(trouble, client, context)?;
                     plain.len()
                 }
             },
@@ -253,12 +257,12 @@ impl Inspection {
         };
         plain.drain(..used);
         self.plain = plain;
-        used > 0
+        Ok(used > 0)
     }
 
     /// Returns how many bytes are used up.
     fn take_head(&mut self, plain: &[u8], client: &mut Socket, context: &mut Context) -> usize {
-        let end = match head::find_end(plain) {
+        let end = match self.scan.find_end(plain) {
             Ok(None) => return 0,
             Ok(Some(end)) => end,
             Err(error) => {

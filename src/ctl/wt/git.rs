@@ -1,0 +1,183 @@
+//! A repository that an agent may have written, found and read without git.
+//!
+//! git obeys what a repository configures: hooks, of which newer versions take
+//! any number from the configuration, a file monitor, filters. So git is never
+//! started in one; see `shadow` for how it is started.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::FileType;
+
+use super::WorktreeError;
+use crate::gitdir;
+use crate::podman;
+
+const MAX_HEAD: u64 = 4096;
+
+#[derive(Debug, Clone)]
+pub(super) struct Repository {
+    pub(super) common: PathBuf,
+    /// Of the worktree that was named: its administrative directory, or the
+    /// common directory itself.
+    pub(super) git_dir: PathBuf,
+    /// What a person calls the repository: the directory that `.git` is in.
+    pub(super) top: PathBuf,
+}
+
+/// What is checked out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Head {
+    Branch(String),
+    Commit(String),
+}
+
+impl Head {
+    pub(super) fn branch(&self) -> Option<&str> {
+        match self {
+            Head::Branch(branch) => Some(branch),
+            Head::Commit(_) => None,
+        }
+    }
+
+    /// As git resolves it.
+    pub(super) fn revision(&self) -> String {
+        match self {
+            Head::Branch(branch) => format!("refs/heads/{branch}^{{commit}}"),
+            Head::Commit(commit) => format!("{commit}^{{commit}}"),
+        }
+    }
+
+    pub(super) fn load(git_dir: &Path) -> Result<Head, String> {
+        let path = git_dir.join("HEAD");
+        let bytes = gitdir::read(&path, MAX_HEAD)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let text = text.trim_end();
+        let branch = text.strip_prefix("ref: refs/heads/");
+        let is_id = text.len() >= 40 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        match branch {
+            Some(branch) if !branch.contains(char::is_control) => {
+                Ok(Head::Branch(branch.to_owned()))
+            }
+            None if is_id => Ok(Head::Commit(text.to_owned())),
+            _ => Err(format!("{path:?} names neither a branch nor a commit")),
+        }
+    }
+}
+
+impl Repository {
+    /// The repository at `path`, a top or a bare one.
+    pub(super) fn find(path: &Path) -> Result<Repository, WorktreeError> {
+        let refused = |reason: String| WorktreeError::NotARepository {
+            path: path.to_owned(),
+            reason,
+        };
+        let real = std::fs::canonicalize(path).map_err(|error| refused(error.to_string()))?;
+        let dot_git = real.join(".git");
+        let (git_dir, common) = match gitdir::file_type(&dot_git) {
+            Ok(FileType::Directory) => (dot_git.clone(), dot_git),
+            Ok(FileType::RegularFile) => pointed_to(&real, &dot_git).map_err(refused)?,
+            Ok(_) => {
+                return Err(refused(format!(
+                    "{dot_git:?} is neither a directory nor a file"
+                )));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (real.clone(), real),
+            Err(error) => return Err(refused(format!("{dot_git:?}: {error}"))),
+        };
+        gitdir::check_repository(&common).map_err(refused)?;
+        gitdir::one_line(&common).map_err(refused)?;
+        let top = match common.parent() {
+            Some(parent) if common.ends_with(".git") => parent.to_owned(),
+            _ => common.clone(),
+        };
+        Ok(Repository {
+            common,
+            git_dir,
+            top,
+        })
+    }
+
+    /// The administrative directories of its worktrees, by name.
+    pub(super) fn worktrees(&self) -> Vec<PathBuf> {
+        let entries = self.common.join("worktrees").read_dir();
+        let mut dirs: Vec<PathBuf> = entries
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|dir| gitdir::check_ours(dir, FileType::Directory).is_ok())
+            .collect();
+        dirs.sort();
+        dirs
+    }
+}
+
+/// What a `.git` file leads to: a worktree, or a git directory near by.
+fn pointed_to(top: &Path, dot_git: &Path) -> Result<(PathBuf, PathBuf), String> {
+    let git_dir = gitdir::read_pointer(dot_git, "gitdir: ", top)?;
+    match gitdir::file_type(&git_dir.join("commondir")) {
+        Ok(_) => gitdir::linked(top),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((git_dir.clone(), git_dir)),
+        Err(error) => Err(format!("{git_dir:?}: {error}")),
+    }
+}
+
+/// `git ARGS…` that obeys no file of the user's and none of the system's, in
+/// a directory of no repository.
+pub(super) fn command(args: &[&OsStr]) -> Command {
+    let mut command = Command::new("git");
+    command
+        .args(args)
+        .env_clear()
+        .env("PATH", podman::trusted_search_path())
+        .env("LANG", "C.UTF-8")
+        .env("HOME", "/nonexistent")
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_ATTR_NOSYSTEM", "1")
+        .env("GIT_NO_LAZY_FETCH", "1")
+        .env("GIT_NO_REPLACE_OBJECTS", "1")
+        .env("GIT_TERMINAL_PROMPT", "0")
+        // For the logs of refs; the user's own would have to be read.
+        .env("GIT_COMMITTER_NAME", "umwelt")
+        .env("GIT_COMMITTER_EMAIL", "umwelt")
+        .current_dir("/")
+        .stdin(Stdio::null());
+    command
+}
+
+/// What it prints, without the last line break.
+pub(super) fn finish(mut command: Command) -> Result<String, WorktreeError> {
+    let output = command.output().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => WorktreeError::NoGit,
+        _ => failed(&command, error.to_string()),
+    })?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let last = stderr.lines().rfind(|line| !line.trim().is_empty());
+        let problem = last.map_or_else(|| output.status.to_string(), str::to_owned);
+        return Err(failed(&command, problem));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+}
+
+fn failed(command: &Command, problem: String) -> WorktreeError {
+    let mut call = "git".to_owned();
+    for word in command.get_args() {
+        call.push(' ');
+        call.push_str(&word.to_string_lossy());
+    }
+    WorktreeError::Git { call, problem }
+}
+
+/// Arguments of any kind, side by side.
+macro_rules! args {
+    ($($arg:expr),* $(,)?) => {
+        &[$(std::ffi::OsStr::new($arg)),*]
+    };
+}
+pub(super) use args;

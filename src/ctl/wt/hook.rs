@@ -1,0 +1,57 @@
+//! The commands that a person has set for new worktrees and for those that go.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::WorktreeError;
+use super::git::Repository;
+use crate::podman;
+
+/// What a hook is told of, beside its working directory.
+pub(super) struct Told<'a> {
+    pub(super) repository: &'a Repository,
+    pub(super) worktree: &'a Path,
+    /// Empty where none is checked out.
+    pub(super) branch: &'a str,
+}
+
+/// Runs `argv` in the worktree, with the caller's environment but for what
+/// leads git elsewhere. What it prints goes to standard error: standard output
+/// is for the path alone.
+pub(super) fn run(
+    key: &'static str,
+    argv: &[String],
+    told: &Told<'_>,
+) -> Result<(), WorktreeError> {
+    let Some((program, args)) = argv.split_first() else {
+        return Ok(());
+    };
+    let failed = |problem: String| WorktreeError::Hook {
+        key,
+        program: program.clone(),
+        problem,
+        left: None,
+    };
+    let stderr = std::io::stderr();
+    let output = rustix::io::dup(&stderr).map_err(|error| failed(error.to_string()))?;
+    let mut command = Command::new(program);
+    command
+        .args(args)
+        .current_dir(told.worktree)
+        .stdout(output)
+        .env("UMWELT_WORKTREE", told.worktree)
+        .env("UMWELT_REPOSITORY", &told.repository.common)
+        .env("UMWELT_BRANCH", told.branch);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("GIT_") {
+            command.env_remove(name);
+        }
+    }
+    // std looks for a bare name here; a file of the project is not meant.
+    command.env("PATH", podman::search_path(told.worktree));
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(failed(status.to_string())),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}

@@ -1,0 +1,124 @@
+//! `umwelt-ctl wt list`: the worktrees of a repository, and where a sandbox
+//! runs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::git::{Head, Repository, args};
+use super::shadow::Shadow;
+use super::{Site, WorktreeError};
+use crate::cli;
+use crate::ctl::output::{self, Cell, Colour};
+use crate::ctl::peer::{self, Presence};
+use crate::error::Error;
+use crate::gitdir;
+
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+struct Row {
+    path: String,
+    /// None where a commit is checked out, or nothing.
+    branch: Option<String>,
+    commit: Option<String>,
+    /// A sandbox runs there.
+    running: bool,
+    /// `bare`, `locked`, `gone` (the directory), or `unreadable`.
+    note: Option<&'static str>,
+}
+
+pub(super) fn run(site: &Site, repo: &Path, json: bool) -> Result<ExitCode, Error> {
+    let repository = Repository::find(repo)?;
+    let branches = branches(&Shadow::create(site, &repository)?)?;
+    let mut rows = vec![main_row(&repository, &branches)];
+    for admin in repository.worktrees() {
+        rows.push(row(&admin, &branches));
+    }
+    for row in &mut rows {
+        let target = site.place.target(Some(row.path.as_ref()))?;
+        let presence = peer::presence(&target.names.socket)?;
+        row.running = matches!(presence, Presence::Listening(_));
+    }
+    if json {
+        return Ok(cli::print(&output::render_json(&rows)?));
+    }
+    let wants_colour = output::wants_colour();
+    let rows: Vec<[Cell; 5]> = rows.iter().map(|row| cells(row, wants_colour)).collect();
+    let heading = ["BRANCH", "COMMIT", "SANDBOX", "NOTE", "PATH"];
+    Ok(cli::print(&output::render_table(heading, &rows)))
+}
+
+/// Branches with their commits.
+fn branches(shadow: &Shadow) -> Result<BTreeMap<String, String>, WorktreeError> {
+    let format = "--format=%(objectname) %(refname)";
+    let lines = shadow.call(args!["for-each-ref", format, "refs/heads"])?;
+    let pairs = lines.lines().filter_map(|line| {
+        let (commit, name) = line.split_once(" refs/heads/")?;
+        Some((name.to_owned(), commit.to_owned()))
+    });
+    Ok(pairs.collect())
+}
+
+fn main_row(repository: &Repository, branches: &BTreeMap<String, String>) -> Row {
+    let is_bare = repository.top == repository.common;
+    let row = Row {
+        path: repository.top.to_string_lossy().into_owned(),
+        note: is_bare.then_some("bare"),
+        ..Row::default()
+    };
+    match Head::load(&repository.common) {
+        Ok(head) if !is_bare => with_head(row, head, branches),
+        _ => row,
+    }
+}
+
+fn row(admin: &Path, branches: &BTreeMap<String, String>) -> Row {
+    let place = gitdir::read_pointer(&admin.join("gitdir"), "", admin);
+    let top = place.as_deref().ok().and_then(Path::parent);
+    let note = match top {
+        None => Some("unreadable"),
+        Some(top) if top.symlink_metadata().is_err() => Some("gone"),
+        _ if admin.join("locked").symlink_metadata().is_ok() => Some("locked"),
+        _ => None,
+    };
+    let row = Row {
+        path: top.unwrap_or(admin).to_string_lossy().into_owned(),
+        note,
+        ..Row::default()
+    };
+    match Head::load(admin) {
+        Ok(head) => with_head(row, head, branches),
+        Err(_) => row,
+    }
+}
+
+fn with_head(row: Row, head: Head, branches: &BTreeMap<String, String>) -> Row {
+    match head {
+        Head::Branch(branch) => Row {
+            commit: branches.get(&branch).cloned(),
+            branch: Some(branch),
+            ..row
+        },
+        Head::Commit(commit) => Row {
+            commit: Some(commit),
+            ..row
+        },
+    }
+}
+
+fn cells(row: &Row, wants_colour: bool) -> [Cell; 5] {
+    let commit = row.commit.as_deref().unwrap_or("-");
+    let commit: String = commit.chars().take(10).collect();
+    let running = match row.running {
+        true => Cell::coloured("running", wants_colour.then_some(Colour::Green)),
+        false => Cell::plain("-"),
+    };
+    [
+        Cell::plain(row.branch.as_deref().unwrap_or("-")),
+        Cell::plain(commit),
+        running,
+        Cell::plain(row.note.unwrap_or("-")),
+        Cell::plain(&row.path),
+    ]
+}

@@ -1,0 +1,222 @@
+//! `umwelt-ctl wt`: git worktrees, one for each session of an agent.
+
+mod add;
+mod git;
+mod hook;
+mod list;
+mod rm;
+mod shadow;
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::config::{Config, Worktrees};
+use crate::ctl::NAME;
+use crate::ctl::args::{Args, Operands, Subcommand};
+use crate::ctl::place::Place;
+use crate::error::Error;
+use crate::text::shell_word;
+
+pub(super) const SUBCOMMAND: Subcommand = Subcommand {
+    name: "wt",
+    help: "\
+Usage: umwelt-ctl wt add REPO [NAME] [--branch B]
+       umwelt-ctl wt rm [--force] PATH
+       umwelt-ctl wt list [--json] [REPO]
+
+Makes, removes and lists git worktrees: directories with a branch each, in which
+agents work side by side. Nothing that the repository configures is run: no
+hook, no filter, no monitor. Files of git-lfs therefore stay pointers.
+
+add makes a worktree for branch B, or for a new branch NAME, and prints its
+path. It lies in REPO.worktrees beside the repository, or where worktrees.dir
+says. rm refuses while files are changed or unknown to git, while no branch
+holds the commits, and while a sandbox runs there. The branch stays.
+
+worktrees.post_add and worktrees.pre_rm of umwelt.toml name commands that run
+on the host in the worktree, after add and before rm.
+
+Options:
+      --branch B  the branch to work on; made if it does not exist
+      --force     remove also what would be lost
+      --json      print a JSON array, one object per worktree
+  -h, --help      print this help and exit
+  -V, --version   print the version and exit
+",
+    options: &["branch", "force", "json"],
+    operands: Operands::Words,
+    run,
+};
+
+fn run(args: Args) -> Result<ExitCode, Error> {
+    let words: Vec<&OsStr> = args.words.iter().map(OsString::as_os_str).collect();
+    let (action, words) = match words.split_first() {
+        Some((action, words)) => (action.to_str().unwrap_or_default(), words),
+        None => ("", &words[..]),
+    };
+    check_options(action, &args)?;
+    let site = || -> Result<Site, Error> {
+        let place = Place::load()?;
+        let worktrees = Config::load(&place.dirs)?.worktrees;
+        Ok(Site { place, worktrees })
+    };
+    match (action, words) {
+        ("add", [repo]) => add::run(&site()?, Path::new(repo), None, args.branch),
+        ("add", [repo, name]) => {
+            let name = name.to_str().unwrap_or("\u{fffd}");
+            add::run(&site()?, Path::new(repo), Some(name), args.branch)
+        }
+        ("rm", [path]) => rm::run(&site()?, Path::new(path), args.flags.contains(&"force")),
+        ("list", []) => list::run(&site()?, Path::new("."), args.json),
+        ("list", [repo]) => list::run(&site()?, Path::new(repo), args.json),
+        _ => Err(Error::Usage(format!(
+            "write one of: {NAME} wt add REPO [NAME], {NAME} wt rm PATH, {NAME} wt list [REPO]"
+        ))),
+    }
+}
+
+fn check_options(action: &str, args: &Args) -> Result<(), Error> {
+    let given = [
+        ("--branch", "add", args.branch.is_some()),
+        ("--force", "rm", args.flags.contains(&"force")),
+        ("--json", "list", args.json),
+    ];
+    match given.into_iter().find(|(_, of, is)| *is && *of != action) {
+        Some((option, of, _)) => Err(Error::Usage(format!("{option} belongs to wt {of}"))),
+        None => Ok(()),
+    }
+}
+
+/// What a person has set up.
+struct Site {
+    place: Place,
+    worktrees: Worktrees,
+}
+
+/// Why a worktree could not be made or removed.
+#[derive(Debug)]
+pub(crate) enum WorktreeError {
+    NotARepository {
+        path: PathBuf,
+        reason: String,
+    },
+    NotAWorktree {
+        path: PathBuf,
+        reason: String,
+    },
+    Name(String),
+    Place {
+        path: PathBuf,
+        reason: String,
+    },
+    /// Another worktree works on it.
+    Taken {
+        branch: String,
+        git_dir: PathBuf,
+    },
+    Git {
+        call: String,
+        problem: String,
+    },
+    NoGit,
+    /// Removing it would lose this.
+    Unsaved {
+        path: PathBuf,
+        what: String,
+    },
+    Running {
+        path: PathBuf,
+    },
+    Hook {
+        key: &'static str,
+        program: String,
+        problem: String,
+        left: Option<PathBuf>,
+    },
+}
+
+impl WorktreeError {
+    pub(crate) fn hint(&self) -> Option<String> {
+        let quoted = |path: &Path| shell_word(&path.to_string_lossy());
+        match self {
+            WorktreeError::NotARepository { .. } => {
+                Some("name the top of a git repository, or a bare one".to_owned())
+            }
+            WorktreeError::NotAWorktree { .. } => {
+                Some(format!("see which there are with: {NAME} wt list REPO"))
+            }
+            WorktreeError::Name(_) => {
+                Some("a name has up to 64 of A-Z a-z 0-9 . _ - and begins with a letter or digit".to_owned())
+            }
+            WorktreeError::Place { .. } => {
+                Some("set worktrees.dir in umwelt.toml to another directory, or give another name".to_owned())
+            }
+            WorktreeError::NoGit => Some(
+                "install git; of PATH only ~/.local/bin, ~/bin and what root alone can write are searched".to_owned(),
+            ),
+            WorktreeError::Unsaved { path, .. } => Some(format!(
+                "save it, or lose it with: {NAME} wt rm --force {}",
+                quoted(path)
+            )),
+            WorktreeError::Running { path } => {
+                Some(format!("end it with: {NAME} stop {}", quoted(path)))
+            }
+            WorktreeError::Hook { left: Some(path), .. } => Some(format!(
+                "the worktree is there; remove it with: {NAME} wt rm {}",
+                quoted(path)
+            )),
+            WorktreeError::Hook { key, .. } => Some(format!("see {key} in umwelt.toml")),
+            WorktreeError::Taken { .. } => Some("give another name, or another --branch".to_owned()),
+            WorktreeError::Git { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for WorktreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WorktreeError::NotARepository { path, reason } => {
+                write!(
+                    f,
+                    "{path:?} is not a git repository that can be used: {reason}"
+                )
+            }
+            WorktreeError::NotAWorktree { path, reason } => {
+                write!(
+                    f,
+                    "{path:?} is not a git worktree beside its repository: {reason}"
+                )
+            }
+            WorktreeError::Name(name) => write!(f, "{name:?} cannot be used as a name"),
+            WorktreeError::Place { path, reason } => {
+                write!(f, "cannot make a worktree at {path:?}: {reason}")
+            }
+            WorktreeError::Taken { branch, git_dir } => {
+                write!(
+                    f,
+                    "the branch {branch:?} is checked out already, by {git_dir:?}"
+                )
+            }
+            WorktreeError::Git { call, problem } => write!(f, "{call:?} failed: {problem}"),
+            WorktreeError::NoGit => f.write_str("git was not found"),
+            WorktreeError::Unsaved { path, what } => {
+                write!(f, "will not remove {path:?}: {what}")
+            }
+            WorktreeError::Running { path } => {
+                write!(f, "will not remove {path:?}: a sandbox runs there")
+            }
+            WorktreeError::Hook {
+                key,
+                program,
+                problem,
+                ..
+            } => {
+                write!(f, "the command {program:?} of {key} failed: {problem}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for WorktreeError {}

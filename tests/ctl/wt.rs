@@ -1,0 +1,451 @@
+//! `umwelt-ctl wt` with the real git, on repositories that mean no good.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::home::{Home, Ran, exists};
+
+struct Place {
+    home: Home,
+    repo: PathBuf,
+}
+
+impl Place {
+    /// A repository with one commit on `main`.
+    fn new() -> Place {
+        let home = Home::new();
+        let place = Place {
+            repo: home.path("repo"),
+            home,
+        };
+        std::fs::create_dir(&place.repo).unwrap();
+        place.git(&["init", "--quiet", "--initial-branch=main"]);
+        std::fs::write(place.repo.join("file"), "one\n").unwrap();
+        place.git(&["add", "."]);
+        place.git(&["commit", "--quiet", "--message=one"]);
+        place
+    }
+
+    fn git(&self, args: &[&str]) -> String {
+        self.git_in(&self.repo, args)
+    }
+
+    fn git_in(&self, dir: &Path, args: &[&str]) -> String {
+        let mut command = Command::new("git");
+        command
+            .args(args)
+            .current_dir(dir)
+            .env("HOME", self.home.path("home"))
+            .env("GIT_CONFIG_NOSYSTEM", "1");
+        for who in ["AUTHOR", "COMMITTER"] {
+            command
+                .env(format!("GIT_{who}_NAME"), "u")
+                .env(format!("GIT_{who}_EMAIL"), "u@example.org");
+        }
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "git {args:?}: {stderr}");
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .trim_end()
+            .to_owned()
+    }
+
+    fn config(&self, text: &str) {
+        let dir = self.home.path("config/umwelt");
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("umwelt.toml"), text).unwrap();
+    }
+
+    fn wt(&self, args: &[&str]) -> Ran {
+        self.home.run(&[&["wt"], args].concat())
+    }
+
+    fn add(&self, more: &[&str]) -> PathBuf {
+        let repo = self.repo.to_str().unwrap();
+        let ran = self.wt(&[&["add", repo], more].concat());
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        assert_eq!(ran.stderr, "");
+        PathBuf::from(ran.text().trim_end())
+    }
+
+    fn rm(&self, path: &Path, more: &[&str]) -> Ran {
+        self.wt(&[&["rm", path.to_str().unwrap()], more].concat())
+    }
+
+    fn assert_kept(&self, path: &Path, reason: &str) {
+        let ran = self.rm(path, &[]);
+        assert_eq!(ran.code, Some(1));
+        assert!(ran.stderr.contains(reason), "{}", ran.stderr);
+        assert!(path.join("file").exists());
+    }
+}
+
+#[test]
+fn a_worktree_is_made_listed_and_removed() {
+    let place = Place::new();
+    let path = place.add(&[]);
+    assert_eq!(path, place.home.path("repo.worktrees/w1"));
+    assert_eq!(std::fs::read_to_string(path.join("file")).unwrap(), "one\n");
+    assert_eq!(place.git_in(&path, &["status", "--porcelain"]), "");
+    assert_eq!(place.git_in(&path, &["branch", "--show-current"]), "w1");
+    let second = place.add(&["topic", "--branch", "feature/x"]);
+    assert_eq!(second, place.home.path("repo.worktrees/topic"));
+    assert_eq!(place.add(&[]), place.home.path("repo.worktrees/w2"));
+
+    let ran = place.wt(&["list", "--json", place.repo.to_str().unwrap()]);
+    let rows: Value = serde_json::from_str(ran.text()).unwrap();
+    let branches: Vec<&str> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["branch"].as_str().unwrap())
+        .collect();
+    assert_eq!(branches, ["main", "feature/x", "w1", "w2"]);
+    assert!(
+        rows.as_array()
+            .unwrap()
+            .iter()
+            .all(|row| row["running"] == false)
+    );
+
+    let ran = place.rm(&path, &[]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    assert!(!exists(&path));
+    assert_eq!(place.git(&["branch", "--list", "w1"]).trim(), "w1");
+    // An existing branch is used as it is.
+    assert_eq!(
+        place.add(&["again", "--branch", "w1"]),
+        place.home.path("repo.worktrees/again")
+    );
+    assert!(!exists(&place.home.path("runtime").join("umwelt-wt")));
+    let left = std::fs::read_dir(place.home.path("runtime")).unwrap();
+    assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn what_is_not_saved_is_not_removed_without_force() {
+    let place = Place::new();
+    let path = place.add(&[]);
+    std::fs::write(path.join("file"), "two\n").unwrap();
+    place.assert_kept(&path, "files are changed or unknown to git: \" M file\"");
+    place.git_in(&path, &["add", "."]);
+    place.assert_kept(&path, "files are changed");
+    place.git_in(&path, &["commit", "--quiet", "--message=two"]);
+    std::fs::write(path.join("new\x1b"), "").unwrap();
+    place.assert_kept(&path, "?? new");
+    std::fs::remove_file(path.join("new\x1b")).unwrap();
+
+    place.git_in(&path, &["checkout", "--quiet", "--detach"]);
+    let ran = place.rm(&path, &[]);
+    assert_eq!(ran.code, Some(0), "held by w1: {}", ran.stderr);
+    let path = place.add(&[]);
+    place.git_in(&path, &["checkout", "--quiet", "--detach"]);
+    place.git_in(
+        &path,
+        &["commit", "--quiet", "--allow-empty", "--message=lost"],
+    );
+    place.assert_kept(&path, "no branch holds its commit");
+    std::fs::write(path.join("file"), "three\n").unwrap();
+    let ran = place.rm(&path, &["--force"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(!exists(&path));
+}
+
+#[test]
+fn a_worktree_with_a_sandbox_is_not_removed() {
+    let place = Place::new();
+    let path = place.add(&[]);
+    let sid = crate::home::sid_of(path.to_str().unwrap());
+    let socket = place.home.path(&format!("runtime/umwelt-{sid}.sock"));
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let ran = place.rm(&path, &["--force"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stderr.contains("a sandbox runs there"),
+        "{}",
+        ran.stderr
+    );
+    drop(listener);
+    assert_eq!(place.rm(&path, &[]).code, Some(0));
+}
+
+/// A repository in which everything that git could run leaves a mark.
+fn booby_trapped() -> (Place, PathBuf) {
+    let place = Place::new();
+    let mark = place.home.path("mark");
+    let trap = place.home.path("trap");
+    let text = format!("#!/bin/sh\necho \"$0 $*\" >> '{}'\ncat\n", mark.display());
+    std::fs::write(&trap, text).unwrap();
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&trap, executable).unwrap();
+    let trap = trap.to_str().unwrap();
+
+    std::fs::write(place.repo.join(".gitattributes"), "* filter=in\n").unwrap();
+    place.git(&["add", "."]);
+    place.git(&["commit", "--quiet", "--message=attributes"]);
+    let git = place.repo.join(".git");
+    std::fs::write(git.join("info/attributes"), "* filter=info\n").unwrap();
+    for hook in [
+        "post-checkout",
+        "reference-transaction",
+        "pre-commit",
+        "post-index-change",
+    ] {
+        symlink(trap, git.join("hooks").join(hook)).unwrap();
+    }
+    let included = place.home.path("included");
+    let filter = |name: &str| {
+        format!("[filter \"{name}\"]\n\tclean = {trap}\n\tsmudge = {trap}\n\trequired = true\n")
+    };
+    std::fs::write(&included, filter("in")).unwrap();
+    let config = format!(
+        "\n[include]\n\tpath = {}\n{}[core]\n\tfsmonitor = {trap}\n\thooksPath = {}\n\tsshCommand = {trap}\n\
+         \teditor = {trap}\n\tpager = {trap}\n[alias]\n\tworktree = !{trap}\n\tstatus = !{trap}\n\
+         [diff]\n\texternal = {trap}\n[credential]\n\thelper = {trap}\n\
+         [hook \"x\"]\n\tcommand = {trap}\n\tevent = post-checkout\n\tevent = reference-transaction\n",
+        included.display(),
+        filter("info"),
+        git.join("hooks").display(),
+    );
+    let path = git.join("config");
+    let before = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, before + &config).unwrap();
+    (place, mark)
+}
+
+#[test]
+fn nothing_that_a_repository_configures_is_run() {
+    let (place, mark) = booby_trapped();
+    let path = place.add(&[]);
+    assert_eq!(std::fs::read_to_string(path.join("file")).unwrap(), "one\n");
+    // Of another time than the index says: it has to be read.
+    let file = std::fs::File::options()
+        .append(true)
+        .open(path.join("file"))
+        .unwrap();
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH)
+        .unwrap();
+    let ran = place.wt(&["list", place.repo.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    std::fs::write(path.join("new"), "").unwrap();
+    place.assert_kept(&path, "?? new");
+    std::fs::remove_file(path.join("new")).unwrap();
+    let ran = place.rm(&path, &[]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(
+        !exists(&mark),
+        "{}",
+        std::fs::read_to_string(&mark).unwrap()
+    );
+
+    // The traps were armed: git without our care springs them.
+    let plain = place.home.path("plain");
+    place.git(&["worktree", "add", "--quiet", plain.to_str().unwrap()]);
+    let sprung = std::fs::read_to_string(&mark).unwrap();
+    for name in ["post-checkout", "reference-transaction", "trap"] {
+        assert!(sprung.contains(name), "{name} in {sprung}");
+    }
+}
+
+#[test]
+fn a_planted_commondir_leads_nowhere() {
+    let (place, mark) = booby_trapped();
+    let trapped = place.repo.join(".git");
+    let clean = Place::new();
+    let planted = clean.repo.join(".git/commondir");
+    std::fs::write(&planted, trapped.to_str().unwrap()).unwrap();
+    let ran = clean.wt(&["add", clean.repo.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("leads git elsewhere"), "{}", ran.stderr);
+    assert!(!exists(&mark));
+    std::fs::remove_file(planted).unwrap();
+    assert!(exists(&clean.add(&[])));
+}
+
+#[test]
+fn submodules_are_not_looked_into() {
+    let place = Place::new();
+    let path = place.add(&[]);
+    let sub = path.join("sub");
+    std::fs::create_dir(&sub).unwrap();
+    place.git_in(&sub, &["init", "--quiet"]);
+    place.git_in(&sub, &["commit", "--quiet", "--allow-empty", "--message=x"]);
+    place.git_in(&path, &["add", "sub"]);
+    place.git_in(&path, &["commit", "--quiet", "--message=sub"]);
+    let mark = place.home.path("mark");
+    let trap = format!("touch {}; false", mark.display());
+    place.git_in(&sub, &["config", "core.fsmonitor", &trap]);
+    place.assert_kept(
+        &path,
+        "it has submodules, which are not looked into: \"sub\"",
+    );
+    assert!(!exists(&mark));
+}
+
+#[test]
+fn hooks_of_the_trusted_configuration_run_in_the_worktree() {
+    let place = Place::new();
+    let log = place.home.path("log");
+    let script = |status: u32| {
+        format!(
+            "'echo out; printf \"%s|\" \"$PWD\" \"$UMWELT_WORKTREE\" \"$UMWELT_REPOSITORY\" \"$UMWELT_BRANCH\" \
+             \"${{GIT_DIR-none}}\" \"$1\" >> {}; exit {status}'",
+            log.display()
+        )
+    };
+    let config = |add: u32, rm: u32| {
+        place.config(&format!(
+            "[worktrees]\npost_add = [\"sh\", \"-c\", ''{}'', \"sh\", \"a b\"]\npre_rm = [\"sh\", \"-c\", ''{}'', \"sh\", \"rm\"]\n",
+            script(add),
+            script(rm)
+        ));
+    };
+    config(0, 3);
+    let repo = place.repo.to_str().unwrap();
+    let mut command = place.home.ctl(&["wt", "add", repo]);
+    let ran = crate::home::finish(command.env("GIT_DIR", "/x").spawn().unwrap(), 20);
+    let path = place.home.path("repo.worktrees/w1");
+    let shown = path.to_str().unwrap();
+    assert_eq!(ran.text(), format!("{shown}\n"));
+    assert_eq!(ran.stderr, "out\n");
+    let told = format!("{shown}|{shown}|{repo}/.git|w1|none|a b|");
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), told);
+
+    place.assert_kept(&path, "of worktrees.pre_rm failed: exit status: 3");
+    let ran = place.rm(&path, &["--force"]);
+    assert_eq!(ran.code, Some(1), "force is for what would be lost");
+    config(4, 0);
+    assert_eq!(place.rm(&path, &[]).code, Some(0));
+    assert!(!exists(&path));
+    let ran = place.wt(&["add", repo]);
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stderr.contains("the worktree is there"),
+        "{}",
+        ran.stderr
+    );
+    assert!(exists(&place.home.path("repo.worktrees/w2")));
+}
+
+#[test]
+fn worktrees_are_made_where_the_configuration_says() {
+    let place = Place::new();
+    place.config(&format!(
+        "[worktrees]\ndir = \"{}\"\n",
+        place.home.path("all").display()
+    ));
+    let path = place.add(&["x"]);
+    let sid = crate::home::sid_of(place.repo.to_str().unwrap());
+    assert_eq!(path, place.home.path(&format!("all/repo-{sid}/x")));
+    assert_eq!(place.rm(&path, &[]).code, Some(0));
+}
+
+#[test]
+fn a_bare_repository_and_sha256_will_do() {
+    let mut place = Place::new();
+    let bare = place.home.path("bare.git");
+    let source = place.repo.clone();
+    place.git(&[
+        "clone",
+        "--quiet",
+        "--bare",
+        source.to_str().unwrap(),
+        bare.to_str().unwrap(),
+    ]);
+    place.repo = bare.clone();
+    let path = place.add(&[]);
+    assert_eq!(path, place.home.path("bare.git.worktrees/w1"));
+    assert_eq!(place.git_in(&path, &["status", "--porcelain"]), "");
+    assert!(exists(&bare.join("logs/refs/heads/w1")));
+    // From one worktree: what is checked out there.
+    place.git_in(
+        &path,
+        &["commit", "--quiet", "--allow-empty", "--message=two"],
+    );
+    let commit = place.git_in(&path, &["rev-parse", "HEAD"]);
+    place.repo = path;
+    let second = place.add(&[]);
+    assert_eq!(second, place.home.path("bare.git.worktrees/w2"));
+    assert_eq!(place.git_in(&second, &["rev-parse", "HEAD"]), commit);
+
+    let other = place.home.path("other");
+    std::fs::create_dir(&other).unwrap();
+    place.repo = other;
+    place.git(&["init", "--quiet", "--object-format=sha256"]);
+    place.git(&["commit", "--quiet", "--allow-empty", "--message=one"]);
+    let path = place.add(&[]);
+    assert_eq!(place.git_in(&path, &["rev-parse", "HEAD"]).len(), 64);
+    assert_eq!(place.rm(&path, &[]).code, Some(0));
+}
+
+#[test]
+fn what_is_no_repository_or_place_is_refused() {
+    let place = Place::new();
+    let repo = place.repo.to_str().unwrap();
+    let refused = |args: &[&str], reason: &str| {
+        let ran = place.wt(args);
+        assert_eq!(ran.code, Some(1), "{args:?}");
+        assert!(ran.stderr.contains(reason), "{args:?}: {}", ran.stderr);
+    };
+    refused(&["add", &place.home.workspace], "is not a git repository");
+    refused(&["add", repo, "../x"], "cannot be used as a name");
+    refused(
+        &["add", repo, "x", "--branch", "-x"],
+        "cannot be used as a name",
+    );
+    refused(
+        &["add", repo, "x", "--branch", "@{-1}"],
+        "cannot be used as a name",
+    );
+    refused(
+        &["add", repo, "x", "--branch", "main"],
+        "is checked out already",
+    );
+    assert!(!exists(&place.home.path("repo.worktrees/x")));
+    std::fs::create_dir(place.home.path("repo.worktrees")).unwrap();
+    std::fs::write(place.home.path("repo.worktrees/taken"), "").unwrap();
+    refused(&["add", repo, "taken"], "it exists already");
+    refused(&["rm", repo], "is not a git worktree");
+    std::fs::remove_dir_all(place.home.path("repo.worktrees")).unwrap();
+    std::fs::create_dir(place.home.path("elsewhere")).unwrap();
+    symlink("elsewhere", place.home.path("repo.worktrees")).unwrap();
+    refused(&["add", repo], "leads to");
+
+    let other = place.home.path("other");
+    std::fs::create_dir(&other).unwrap();
+    let other = other.to_str().unwrap();
+    let dot_git = Path::new(other).join(".git");
+    std::fs::write(&dot_git, "gitdir: /etc\n").unwrap();
+    refused(&["add", other], "is not a git repository");
+    std::fs::write(&dot_git, format!("gitdir: {repo}/.git/worktrees/no\n")).unwrap();
+    refused(&["rm", other], "is not a git worktree");
+    std::fs::remove_file(&dot_git).unwrap();
+    symlink(Path::new(repo).join(".git"), &dot_git).unwrap();
+    refused(&["list", other], "is not a git repository");
+    std::fs::remove_file(&dot_git).unwrap();
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &dot_git, kind, mode, 0).unwrap();
+    refused(&["add", other], "neither a directory nor a file");
+}
+
+#[test]
+fn a_wrong_use_is_told() {
+    let place = Place::new();
+    for (args, reason) in [
+        (&[][..], "wt add REPO [NAME]"),
+        (&["add"], "wt add REPO [NAME]"),
+        (&["dance", "x"], "wt add REPO [NAME]"),
+        (&["rm", "x", "--branch", "y"], "--branch belongs to wt add"),
+        (&["add", "x", "--force"], "--force belongs to wt rm"),
+        (&["rm", "x", "--json"], "--json belongs to wt list"),
+    ] {
+        let ran = place.wt(args);
+        assert_eq!(ran.code, Some(2), "{args:?}");
+        assert!(ran.stderr.contains(reason), "{args:?}: {}", ran.stderr);
+    }
+}
