@@ -17,8 +17,8 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
 Usage: umwelt-install install [OPTION…]
 
 Installs umwelt for the user who calls it: the program, its links, the base
-configuration, what sandboxes with a network need, and the image. What is there and right
-stays as it is; what is missing, half or old is repaired.
+configuration, what sandboxes with a network need, and the image. What is there
+and right stays as it is; what is missing, half or old is repaired.
 
 Options:
       --prefix-bin DIR  make the links in DIR (default: ~/.local/bin)
