@@ -52,7 +52,7 @@ impl Layout {
     }
 
     /// With the links where they were made.
-    pub(super) fn as_recorded(mut self, record: Option<&Record>) -> Layout {
+    pub(super) fn with_recorded(mut self, record: Option<&Record>) -> Layout {
         if let Some(bin) = record.and_then(|record| record.bin.clone()) {
             self.bin = bin;
         }

@@ -43,7 +43,7 @@ pub(super) fn install(layout: &Layout, record: &mut Record) -> Result<String, In
 }
 
 fn parent(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new("/"))
+    path.parent().unwrap_or_else(|| Path::new("/"))
 }
 
 /// What stands at the place of a link.

@@ -46,7 +46,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         .map_or_else(|_| "umwelt".to_owned(), |config| config.session_prefix);
     refuse_running(&layout, &prefix)?;
     let recorded = Record::load(&layout.record).ok().flatten();
-    let layout = layout.as_recorded(recorded.as_ref());
+    let layout = layout.with_recorded(recorded.as_ref());
     let mut created = Vec::new();
     let mut problems = Vec::new();
     if layout.dirs.data.is_dir() {

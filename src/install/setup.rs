@@ -76,7 +76,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     let recorded = Record::load(&layout.record).ok().flatten();
     let layout = match bin {
         Some(_) => layout,
-        None => layout.as_recorded(recorded.as_ref()),
+        None => layout.with_recorded(recorded.as_ref()),
     };
     let mut held = Held::take(layout)?;
     let sha256 = program::install(&held.layout, &mut held.record)?;

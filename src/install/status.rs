@@ -83,7 +83,7 @@ impl Part {
 fn run(args: Args) -> Result<ExitCode, Error> {
     let layout = Layout::load(None)?;
     let record = Record::load(&layout.record);
-    let layout = layout.as_recorded(record.as_ref().ok().and_then(Option::as_ref));
+    let layout = layout.with_recorded(record.as_ref().ok().and_then(Option::as_ref));
     let parts = look(&layout, record);
     let printed = match args.has("json") {
         true => cli::print(&output::render_json(&Report {

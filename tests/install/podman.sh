@@ -54,7 +54,7 @@ case ${1-} in
         ;;
     rmi)
         for last; do :; done
-        rm $(grep -l "^$last" "$place"/images/*)
+        grep -l "^$last" "$place"/images/* | xargs rm
         ;;
     ps) [ ! -e "$place/ps.json" ] || cat "$place/ps.json" ;;
     info) cat "$place/info.json" ;;

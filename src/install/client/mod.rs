@@ -2,6 +2,7 @@
 //! shown, or merged into the client's own file.
 
 mod codex;
+mod json_edit;
 mod jsonc;
 mod merge;
 mod settings;
@@ -70,7 +71,7 @@ fn merge(client: Client, command: &str, file: &OsString, yes: bool) -> Result<Ex
 fn command() -> Result<String, Error> {
     let layout = Layout::load(None)?;
     let record = Record::load(&layout.record)?;
-    let path = layout.as_recorded(record.as_ref()).bin.join("umwelt-mcp");
+    let path = layout.with_recorded(record.as_ref()).bin.join("umwelt-mcp");
     if !path.exists() {
         log::warn!("{path:?} does not exist yet; run: {NAME} install");
     }

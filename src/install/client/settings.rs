@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use super::codex;
-use super::jsonc::{self, Lists};
+use super::json_edit::{self, Lists};
+use super::jsonc;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Client {
@@ -88,12 +89,12 @@ impl Client {
     /// The text of the client's file with the settings in it.
     pub(super) fn merge(self, command: &str, file: &Path, text: &str) -> Result<String, String> {
         match self {
-            Client::Opencode => jsonc::merge(text, &opencode(command), Lists::Replace),
+            Client::Opencode => json_edit::merge(text, &opencode(command), Lists::Replace),
             Client::Claude if is_claude_settings(file) => {
-                jsonc::merge(text, CLAUDE_SETTINGS, Lists::Extend)
+                json_edit::merge(text, CLAUDE_SETTINGS, Lists::Extend)
             }
             Client::Claude if is_named(file, &[".mcp.json", ".claude.json"]) => {
-                jsonc::merge(text, &mcp_servers(command), Lists::Replace)
+                json_edit::merge(text, &mcp_servers(command), Lists::Replace)
             }
             Client::Claude => Err(
                 "for Claude Code it should be .claude/settings.json (permissions), or .mcp.json or ~/.claude.json (the server)"
@@ -104,8 +105,8 @@ impl Client {
                 "the settings of goose are YAML, which is not edited here; put in by hand what is printed without --merge"
                     .to_owned(),
             ),
-            Client::Vscode => jsonc::merge(text, &vscode(command), Lists::Replace),
-            Client::Generic => jsonc::merge(text, &mcp_servers(command), Lists::Replace),
+            Client::Vscode => json_edit::merge(text, &vscode(command), Lists::Replace),
+            Client::Generic => json_edit::merge(text, &mcp_servers(command), Lists::Replace),
         }
     }
 

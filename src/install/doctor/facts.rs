@@ -135,7 +135,7 @@ pub(super) struct Disk {
 pub(super) fn gather(layout: &Layout) -> Facts {
     let uid = rustix::process::geteuid().as_raw();
     let record = Record::load(&layout.record).ok().flatten();
-    let layout = layout.clone().as_recorded(record.as_ref());
+    let layout = layout.clone().with_recorded(record.as_ref());
     let info = info();
     Facts {
         uid,

@@ -4,6 +4,8 @@
 mod checks;
 mod facts;
 mod probe;
+#[cfg(test)]
+mod tests;
 
 use std::process::ExitCode;
 

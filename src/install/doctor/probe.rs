@@ -105,7 +105,11 @@ fn ruleset() -> Result<String, crate::nft::NftError> {
 }
 
 fn start(layout: &Layout, workshop: &Workshop, image: &str) -> Result<Container, String> {
-    let config_home = layout.dirs.config.parent().unwrap_or(Path::new("/"));
+    let config_home = layout
+        .dirs
+        .config
+        .parent()
+        .unwrap_or_else(|| Path::new("/"));
     let only = std::env::var_os("CONTAINERS_CONF");
     let texts = settings::load(config_home, only).map_err(|error| error.to_string())?;
     let own = workshop.0.join("hooks");
