@@ -120,14 +120,17 @@ pub(super) enum Standing {
 pub(super) fn standing(layout: &Layout) -> Result<(String, Standing), Error> {
     let name = Config::load(&layout.dirs)?.image;
     let found = call::find_image(&name, RECIPE_LABEL)?;
-    let is_ours = name == IMAGE || name.strip_prefix("localhost/") == Some(IMAGE);
     let standing = match found {
         None => Standing::Missing,
         Some(found) if found.label == recipe_sha256() => Standing::Current,
-        Some(found) if found.label.is_empty() || !is_ours => Standing::Foreign,
+        Some(found) if found.label.is_empty() || !is_ours(&name) => Standing::Foreign,
         Some(_) => Standing::Old,
     };
     Ok((name, standing))
+}
+
+fn is_ours(name: &str) -> bool {
+    name.strip_prefix("localhost/").unwrap_or(name) == IMAGE
 }
 
 /// At an installation: built where there is none.
@@ -140,7 +143,7 @@ pub(super) fn ensure(layout: &Layout, record: &mut Record) -> Result<(), Error> 
             &format!("{name} is older than its recipe; renew it with: umwelt-install image"),
         ),
         Standing::Foreign => say("image", &format!("{name} was made by other means: kept")),
-        Standing::Missing if name == IMAGE => build(layout, record, &Wish::default())?,
+        Standing::Missing if is_ours(&name) => build(layout, record, &Wish::default())?,
         Standing::Missing => say(
             "image",
             &format!("{name}, which the configuration names, is missing; it is yours to make"),

@@ -91,7 +91,9 @@ fn a_link_and_an_image_of_another_stay() {
     std::fs::remove_file(&ctl).unwrap();
     stage.write("home/.local/bin/umwelt-ctl", "mine");
     stage.write("home/podman/images/umwelt-egress-gw_latest", "beef other\n");
+    stage.podman_log();
     stage.done(&["remove"]);
+    assert!(!stage.podman_log().contains("rmi"));
     assert_eq!(stage.read("home/.local/bin/umwelt-ctl"), "mine");
     assert!(!stage.path("home/.local/bin/umwelt-run").is_symlink());
     assert!(

@@ -38,7 +38,11 @@ pub(super) fn keep_id(image: &str, uid: u32) -> Result<String, String> {
 }
 
 /// The files that podman and the hook read; they go when the probe is over.
-struct Workshop(PathBuf);
+struct Workshop {
+    path: PathBuf,
+    /// What was not there before, the outermost first.
+    made: Vec<PathBuf>,
+}
 
 impl Workshop {
     fn open(layout: &Layout) -> Result<Workshop, InstallError> {
@@ -49,14 +53,17 @@ impl Workshop {
             }
             _ => {}
         }
-        files::make_dir(&path.join("hooks"), 0o700)?;
-        Ok(Workshop(path))
+        let made = files::make_dir(&path.join("hooks"), 0o700)?;
+        Ok(Workshop { path, made })
     }
 }
 
 impl Drop for Workshop {
     fn drop(&mut self) {
-        let _gone = std::fs::remove_dir_all(&self.0);
+        let _gone = std::fs::remove_dir_all(&self.path);
+        for dir in self.made.iter().rev() {
+            files::remove_dir_if_empty(dir);
+        }
     }
 }
 
@@ -77,7 +84,7 @@ pub(super) fn hook(layout: &Layout, image: &str, nft: &Path) -> Result<String, S
     let workshop = Workshop::open(layout).map_err(|error| text(&error))?;
     let exe = std::env::current_exe().map_err(|error| text(&error))?;
     let ruleset = ruleset().map_err(|error| text(&error))?;
-    let ruleset_file = workshop.0.join("ruleset.json");
+    let ruleset_file = workshop.path.join("ruleset.json");
     let hook = HookFile {
         exe: &exe,
         ruleset: &ruleset,
@@ -87,7 +94,7 @@ pub(super) fn hook(layout: &Layout, image: &str, nft: &Path) -> Result<String, S
     let config = oci::hook_config(&hook).map_err(|error| text(&error))?;
     for (path, content) in [
         (ruleset_file.clone(), &ruleset),
-        (workshop.0.join("hooks").join(oci::FILE_NAME), &config),
+        (workshop.path.join("hooks").join(oci::FILE_NAME), &config),
     ] {
         files::replace(&path, content.as_bytes(), 0o600).map_err(|error| text(&error))?;
     }
@@ -112,10 +119,10 @@ fn start(layout: &Layout, workshop: &Workshop, image: &str) -> Result<Container,
         .unwrap_or_else(|| Path::new("/"));
     let only = std::env::var_os("CONTAINERS_CONF");
     let texts = settings::load(config_home, only).map_err(|error| error.to_string())?;
-    let own = workshop.0.join("hooks");
+    let own = workshop.path.join("hooks");
     let mut args = oci::hooks_dir_args(&own, texts.iter().map(String::as_str))
         .map_err(|error| error.to_string())?;
-    let said = workshop.0.join("stderr");
+    let said = workshop.path.join("stderr");
     args.extend(["run".into(), "--detach".into()]);
     args.extend(FLOOR.map(Into::into));
     args.push(oci::stderr_annotation(&said));
