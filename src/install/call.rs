@@ -131,7 +131,7 @@ pub(super) fn podman<S: AsRef<OsStr>>(
     })
 }
 
-/// As [`podman`]; any other end than success is an error. What it printed.
+/// As [`podman()`]; any other end than success is an error. What it printed.
 pub(super) fn podman_done<S: AsRef<OsStr>>(
     args: &[S],
     input: Option<&[u8]>,

@@ -115,6 +115,51 @@ fn nothing_is_written_without_an_answer() {
     assert_eq!(stage.listing("home"), before);
 }
 
+/// Answers the question on a terminal; what was shown, and the exit code.
+fn answer(stage: &Stage, answer: &str) -> (String, Option<i32>) {
+    use rustix::pty::OpenptFlags;
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let master = rustix::pty::openpt(flags).unwrap();
+    rustix::pty::unlockpt(&master).unwrap();
+    let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags).unwrap();
+    let mut command = stage.install_command(&["client", "generic", "--merge", &file(stage)]);
+    command
+        .stdin(slave.try_clone().unwrap())
+        .stdout(slave.try_clone().unwrap())
+        .stderr(slave);
+    let mut child = command.spawn().unwrap();
+    // With it go the ends that it keeps for a further child.
+    drop(command);
+    let mut master = std::fs::File::from(master);
+    let mut shown = String::new();
+    let mut buffer = [0; 4096];
+    let mut is_answered = false;
+    // The end of a terminal is an error.
+    while let Ok(len @ 1..) = std::io::Read::read(&mut master, &mut buffer) {
+        shown.push_str(&String::from_utf8_lossy(&buffer[..len]));
+        if shown.contains("[y/N] ") && !is_answered {
+            is_answered = true;
+            master.write_all(answer.as_bytes()).unwrap();
+        }
+    }
+    (shown, child.wait().unwrap().code())
+}
+
+#[test]
+fn a_person_is_asked_and_the_answer_counts() {
+    let stage = Stage::new();
+    stage.write("home/settings.json", "{}\n");
+    let (shown, code) = answer(&stage, "n\n");
+    assert_eq!(code, Some(1), "{shown}");
+    assert!(shown.contains("+  \"mcpServers\": {"), "{shown}");
+    assert!(shown.contains("nothing is changed"), "{shown}");
+    assert_eq!(stage.read("home/settings.json"), "{}\n");
+    let (shown, code) = answer(&stage, "y\n");
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(stage.read("home/settings.json").contains("mcpServers"));
+    assert_eq!(stage.read("home/settings.json.before-umwelt-1"), "{}\n");
+}
+
 #[test]
 fn a_new_file_is_made_with_its_directory() {
     let stage = Stage::new();
