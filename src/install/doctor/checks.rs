@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::facts::{Facts, Mapping};
+use super::packages::{Family, Package};
 use crate::install::image::Standing;
 use crate::podman::delegation::DelegationError;
 
@@ -57,6 +58,19 @@ impl Finding {
         self
     }
 
+    fn install(self, family: Family, package: Package) -> Finding {
+        match family.install(package) {
+            Ok(command) => self.run(command),
+            Err(words) => self.hint(words),
+        }
+    }
+
+    /// One more line of the fix.
+    fn and(mut self, line: &str) -> Finding {
+        self.fix = self.fix.map(|fix| format!("{fix}\n{line}"));
+        self
+    }
+
     pub(super) fn run(mut self, fix: impl Into<String>) -> Finding {
         self.is_command = true;
         self.hint(fix)
@@ -108,7 +122,7 @@ fn podman(facts: &Facts) -> Finding {
     }
     let Some(path) = &facts.podman else {
         return Finding::fail(CHECK, "was not found where only root, or you, can write")
-            .run("sudo apt-get install podman");
+            .install(facts.family, Package::Podman);
     };
     let info = match &facts.info {
         Ok(info) => info,
@@ -165,7 +179,7 @@ fn runtime(facts: &Facts) -> Finding {
             None => Finding::ok(CHECK, evidence),
         },
         _ => Finding::warn(CHECK, format!("{evidence}: umwelt is tested with crun"))
-            .run("sudo apt-get install crun"),
+            .install(facts.family, Package::Crun),
     }
 }
 
@@ -180,7 +194,7 @@ fn network(facts: &Facts) -> Finding {
             CHECK,
             format!("podman uses {other:?}: sandboxes with a network need netavark"),
         )
-        .run("sudo apt-get install netavark aardvark-dns"),
+        .install(facts.family, Package::Netavark),
     }
 }
 
@@ -241,7 +255,7 @@ fn subids(facts: &Facts) -> Finding {
     match subids.has_programs {
         true => Finding::ok(CHECK, evidence),
         false => Finding::fail(CHECK, "newuidmap and newgidmap are missing")
-            .run("sudo apt-get install uidmap"),
+            .install(facts.family, Package::Uidmap),
     }
 }
 
@@ -256,8 +270,9 @@ fn total(mappings: Option<&[Mapping]>) -> u64 {
 fn seccomp(facts: &Facts) -> Finding {
     match &facts.seccomp {
         Ok(()) => Finding::ok("seccomp", "the host's profile can be tightened"),
-        Err(problem) => Finding::fail("seccomp", &problem.message)
-            .run("sudo apt-get install golang-github-containers-common"),
+        Err(problem) => {
+            Finding::fail("seccomp", &problem.message).install(facts.family, Package::Seccomp)
+        }
     }
 }
 
@@ -280,7 +295,8 @@ fn nft(facts: &Facts) -> Finding {
     const CHECK: &str = "nft";
     let Some((path, said)) = &facts.nft else {
         return Finding::warn(CHECK, "not found: sandboxes with a network need it")
-            .run("sudo apt-get install nftables\numwelt-install install");
+            .install(facts.family, Package::Nftables)
+            .and("umwelt-install install");
     };
     let version = said.split_whitespace().find(|word| numbers(word).is_some());
     let version = version.unwrap_or("of an unknown version");

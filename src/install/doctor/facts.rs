@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde::Deserialize;
 
+use super::packages::Family;
 use crate::dirs::Dirs;
 use crate::error::Error;
 use crate::install::image::{self, Standing};
@@ -21,6 +22,7 @@ use crate::sys::user;
 pub(super) struct Facts {
     pub(super) uid: u32,
     pub(super) user: String,
+    pub(super) family: Family,
     /// Message and way out.
     pub(super) places: Result<(), Problem>,
     pub(super) podman: Option<PathBuf>,
@@ -140,6 +142,7 @@ pub(super) fn gather(layout: &Layout) -> Facts {
     Facts {
         uid,
         user: user::name(uid),
+        family: Family::of_host(),
         places: places(),
         podman: call::find_trusted("podman"),
         remote: local::find_remote(&layout.dirs.home, |name| std::env::var_os(name)),

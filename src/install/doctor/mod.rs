@@ -3,6 +3,7 @@
 
 mod checks;
 mod facts;
+mod packages;
 mod probe;
 #[cfg(test)]
 mod tests;

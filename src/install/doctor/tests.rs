@@ -3,6 +3,7 @@
 use super::checks::*;
 use super::facts::Facts;
 use super::facts::{Disk, Info, Problem, Subids};
+use super::packages::Family;
 use crate::install::image::Standing;
 use crate::podman::delegation::DelegationError;
 use crate::podman::local::Remote;
@@ -23,6 +24,7 @@ fn good() -> Facts {
     Facts {
         uid: 1000,
         user: "u".into(),
+        family: Family::Debian,
         places: Ok(()),
         podman: Some("/usr/bin/podman".into()),
         remote: None,
@@ -236,6 +238,25 @@ fn ids_from_elsewhere_than_the_files_are_seen() {
     assert_eq!(find(&facts, "subids").verdict, Verdict::Ok);
     facts.info = info(|i| i.host.id_mappings.uidmap = None);
     assert_eq!(find(&facts, "subids").verdict, Verdict::Fail);
+}
+
+#[test]
+fn fixes_are_those_of_the_distribution() {
+    let mut facts = good();
+    facts.nft = None;
+    for (family, fix) in [
+        (
+            Family::Suse,
+            "sudo zypper install nftables\numwelt-install install",
+        ),
+        (Family::Other, "install nftables\numwelt-install install"),
+    ] {
+        facts.family = family;
+        let finding = find(&facts, "nft");
+        assert_eq!(finding.fix.as_deref(), Some(fix));
+        // Words for a person are no command for a shell.
+        assert_eq!(finding.is_command, family != Family::Other);
+    }
 }
 
 #[test]
