@@ -1,5 +1,6 @@
 //! Programs of the host: started with a limit of time, their words kept.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -8,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::MemfdFlags;
+use serde::Deserialize;
 
 use crate::install::InstallError;
 use crate::podman;
@@ -163,6 +165,15 @@ pub(super) struct Found {
     pub(super) label: String,
 }
 
+/// As far as it matters of what podman says of an image.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Inspected {
+    id: String,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+}
+
 pub(super) fn find_image(name: &str, label: &str) -> Result<Option<Found>, InstallError> {
     let said = podman(&["image", "exists", name], None, QUICK)?;
     match said.status.code() {
@@ -175,13 +186,20 @@ pub(super) fn find_image(name: &str, label: &str) -> Result<Option<Found>, Insta
             });
         }
     }
-    let format = format!("{{{{.Id}}}} {{{{index .Labels {label:?}}}}}");
-    let args = ["image", "inspect", "--format", &format, name];
-    let text = podman_done(&args, None, QUICK)?;
-    let mut words = text.split_ascii_whitespace();
-    let id = words.next().unwrap_or_default().to_owned();
-    let label = words.next().unwrap_or_default().to_owned();
-    Ok(Some(Found { id, label }))
+    let text = podman_done(&["image", "inspect", name], None, QUICK)?;
+    let unclear = |problem: String| InstallError::Podman {
+        call: "podman image inspect".to_owned(),
+        problem,
+    };
+    let images: Vec<Inspected> =
+        serde_json::from_str(&text).map_err(|error| unclear(error.to_string()))?;
+    let image = images.into_iter().next();
+    let image = image.ok_or_else(|| unclear(format!("it says nothing about {name}")))?;
+    let label = image.labels.and_then(|mut labels| labels.remove(label));
+    Ok(Some(Found {
+        id: image.id,
+        label: label.unwrap_or_default(),
+    }))
 }
 
 /// Removes an image that nothing uses; whether it is gone.

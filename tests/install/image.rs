@@ -84,7 +84,10 @@ fn where_no_way_works_each_is_told() {
 fn an_image_of_another_recipe_is_old() {
     let stage = Stage::with_image();
     stage.done(&["install"]);
-    stage.write("home/podman/images/umwelt_latest", "0123 0000\n");
+    stage.write(
+        "home/podman/images/umwelt_latest",
+        "0123 umwelt.recipe 0000\n",
+    );
     let ended = stage.run(&["status"]);
     let line = ended.stdout.lines().find(|line| line.starts_with("image"));
     assert!(line.unwrap().contains("stale"), "{ended:?}");

@@ -18,7 +18,9 @@ case ${1-} in
             [ -e "$file" ] || exit 1
         else
             for last; do :; done
-            cat "$(file_of "$last")"
+            read -r id key value <"$(file_of "$last")" || true
+            printf '[{"Id": "%s", "Labels": ' "$id"
+            if [ -n "$key" ]; then printf '{"%s": "%s"}}]\n' "$key" "$value"; else echo 'null}]'; fi
         fi
         ;;
     import)
@@ -26,7 +28,7 @@ case ${1-} in
         shift
         while [ $# -gt 0 ]; do
             case $1 in
-                --change) case $2 in LABEL*) label=${2#*=} ;; esac; shift ;;
+                --change) case $2 in LABEL*) label=${2#LABEL } ;; esac; shift ;;
                 --quiet) ;;
                 *) if [ -z "$input" ]; then input=$1; else tag=$1; fi ;;
             esac
@@ -34,7 +36,7 @@ case ${1-} in
         done
         [ "$input" = - ] && input=/dev/stdin
         cp "$input" "$place/imported.tar"
-        echo "$(id_of <"$place/imported.tar") $label" >"$(file_of "$tag")"
+        echo "$(id_of <"$place/imported.tar") ${label%%=*} ${label#*=}" >"$(file_of "$tag")"
         ;;
     build)
         if [ -e "$place/no-registry" ]; then
@@ -44,13 +46,13 @@ case ${1-} in
         while [ $# -gt 0 ]; do
             case $1 in
                 --tag) tag=$2 ;;
-                --label) label=${2#*=} ;;
+                --label) label=$2 ;;
             esac
             last=$1
             shift
         done
         ls "$last" >"$place/context"
-        echo "$(date +%N | id_of) $label" >"$(file_of "$tag")"
+        echo "$(date +%N | id_of) ${label%%=*} ${label#*=}" >"$(file_of "$tag")"
         ;;
     rmi)
         for last; do :; done

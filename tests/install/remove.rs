@@ -90,7 +90,10 @@ fn a_link_and_an_image_of_another_stay() {
     let ctl = stage.path("home/.local/bin/umwelt-ctl");
     std::fs::remove_file(&ctl).unwrap();
     stage.write("home/.local/bin/umwelt-ctl", "mine");
-    stage.write("home/podman/images/umwelt-egress-gw_latest", "beef other\n");
+    stage.write(
+        "home/podman/images/umwelt-egress-gw_latest",
+        "beef umwelt.program other\n",
+    );
     stage.podman_log();
     stage.done(&["remove"]);
     assert!(!stage.podman_log().contains("rmi"));
