@@ -165,3 +165,102 @@ impl fmt::Display for InstallError {
 }
 
 impl std::error::Error for InstallError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What of a message never changes; a new kind of error has to be added.
+    fn fixed_part(error: &InstallError) -> &'static str {
+        match error {
+            InstallError::Root => "umwelt is not installed for root",
+            InstallError::File { .. } => "cannot write",
+            InstallError::Busy(_) => "another umwelt-install is at work",
+            InstallError::Record { .. } => "cannot understand",
+            InstallError::Newer { .. } => "was written by a later umwelt",
+            InstallError::Foreign(_) => "is not a link of umwelt, and is left alone",
+            InstallError::Program(_) => "does not fit in a tar archive",
+            InstallError::NoPodman => "podman was not found",
+            InstallError::Podman { .. } => "failed",
+            InstallError::NoRoots => "this host has no file with the certificates that it trusts",
+            InstallError::Authority(_) => "cannot make a certificate",
+            InstallError::Running(_) => "sandboxes run",
+            InstallError::Package { .. } => "which is no Debian package",
+            InstallError::Image(_) => "the image was not built",
+            InstallError::Merge { .. } => "is not changed: ",
+            InstallError::NobodyToAsk => {
+                "nothing is changed: standard input or output is not a terminal"
+            }
+            InstallError::NotAccepted => "nothing is changed",
+        }
+    }
+
+    fn one_of_each() -> Vec<InstallError> {
+        let path = || PathBuf::from("/p");
+        vec![
+            InstallError::Root,
+            InstallError::file("write", &path(), io::ErrorKind::StorageFull.into()),
+            InstallError::Busy(path()),
+            InstallError::Record {
+                path: path(),
+                why: "w".into(),
+            },
+            InstallError::Newer {
+                path: path(),
+                schema: 9,
+            },
+            InstallError::Foreign(path()),
+            InstallError::Program(
+                super::super::tar::of_program(&"x".repeat(101), b"").unwrap_err(),
+            ),
+            InstallError::NoPodman,
+            InstallError::Podman {
+                call: "podman x".into(),
+                problem: "w".into(),
+            },
+            InstallError::NoRoots,
+            InstallError::Authority(CertificateError::Make(rcgen::Error::Time)),
+            InstallError::Running(vec!["/w".into()]),
+            InstallError::Package {
+                path: path(),
+                word: "w".into(),
+            },
+            InstallError::Image(vec!["w".into()]),
+            InstallError::Merge {
+                path: path(),
+                why: "w".into(),
+            },
+            InstallError::NobodyToAsk,
+            InstallError::NotAccepted,
+        ]
+    }
+
+    #[test]
+    fn every_message_is_in_the_document() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/troubleshooting.md");
+        let document = std::fs::read_to_string(path).unwrap();
+        for error in one_of_each() {
+            let fixed = fixed_part(&error);
+            assert!(error.to_string().contains(fixed), "{error}");
+            let rows = document.lines().filter(|line| line.starts_with("| "));
+            let mut messages = rows.filter_map(|row| row.split(" | ").next());
+            assert!(
+                messages.any(|message| message.contains(fixed.trim())),
+                "{fixed}"
+            );
+        }
+    }
+
+    #[test]
+    fn messages_are_one_line_without_a_full_stop() {
+        for error in one_of_each() {
+            let message = error.to_string();
+            assert!(
+                !message.contains('\n') && !message.ends_with('.'),
+                "{message}"
+            );
+            let hint = error.hint().unwrap_or_default();
+            assert!(!hint.contains('\n'), "{hint}");
+        }
+    }
+}
