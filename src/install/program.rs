@@ -24,13 +24,18 @@ pub(super) fn install(layout: &Layout, record: &mut Record) -> Result<String, In
     let sha256 = files::sha256(&bytes);
     let (path, lib) = (&layout.program, parent(&layout.program));
     record.add_created(files::make_dir(lib, 0o755)?);
-    let is_current = files::mode_of(path) == Some(0o755)
-        && files::read(path)?.is_some_and(|there| there == bytes);
-    if is_current {
-        say("program", &format!("is so already: {}", path.display()));
+    let before = files::read(path)?;
+    let is_update = before.is_some();
+    let shown = path.display();
+    if before.is_some_and(|before| before == bytes) && files::mode_of(path) == Some(0o755) {
+        say("program", &format!("is so already: {shown}"));
     } else {
         files::replace(path, &bytes, 0o755)?;
-        say("program", &format!("copied to {}", path.display()));
+        let note = match is_update {
+            true => "; end sandboxes that run, they have the former one",
+            false => "",
+        };
+        say("program", &format!("copied to {shown}{note}"));
     }
     if files::read(&layout.shipped_config)?.as_deref() != Some(SHIPPED.as_bytes()) {
         files::replace(&layout.shipped_config, SHIPPED.as_bytes(), 0o644)?;

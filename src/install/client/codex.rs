@@ -182,6 +182,7 @@ fn render(value: &Value) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const WANTED: &str = "[mcp_servers.u]\ncommand = \"/x\"\nlimit = 30\n\n[mcp_servers.u.tools.shell]\nmode = \"approve\"\n";
 
@@ -211,6 +212,17 @@ mod tests {
     fn windows_line_ends_stay() {
         let edited = merge("a = 1\r\nb = \"\"\"\r\nx\"\"\"\r\n", WANTED).unwrap();
         assert_eq!(edited.matches('\n').count(), edited.matches("\r\n").count());
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_text_is_refused_or_edited(text in "[\\[\\]{}\"'=.#mcp_serv u1\n]{0,40}") {
+            if let Ok(edited) = merge(&text, WANTED) {
+                // Whatever was there is there still.
+                prop_assert_eq!(merge(&edited, WANTED).unwrap(), edited.clone());
+                prop_assert!(edited.len() >= text.len());
+            }
+        }
     }
 
     #[test]
