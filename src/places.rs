@@ -114,11 +114,12 @@ pub(crate) fn real(path: &Path) -> PathBuf {
     trail(path).pop().unwrap_or_else(|| path.to_owned())
 }
 
-/// Every link that is passed on the way of an absolute path.
-pub(crate) fn links(path: &Path) -> Vec<PathBuf> {
+/// Where an absolute path leads, and every link that was passed on the way
+/// there, found out in one walk.
+pub(crate) fn follow(path: &Path) -> (PathBuf, Vec<PathBuf>) {
     let mut links = trail(path);
-    links.pop();
-    links
+    let end = links.pop().unwrap_or_else(|| path.to_owned());
+    (end, links)
 }
 
 /// Every link that is passed on the way of an absolute path, and its end. The

@@ -12,9 +12,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::thread::LinkNameSpaceType;
 
 use crate::attach::{Obstacle, not_live};
-use crate::run::verify::has_ended;
 use crate::sys::mountinfo::{self, Entry};
 use crate::sys::namespace;
+use crate::sys::process::has_ended;
 
 /// The kernel allows as many levels.
 const MAX_DEPTH: usize = 32;

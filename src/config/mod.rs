@@ -22,7 +22,7 @@ mod worktrees;
 pub(crate) use base::{BaseMount, Config, Resources, SHIPPED};
 pub(crate) use file::load as load_file;
 pub(crate) use mask::{Mask, MaskTarget};
-pub(crate) use workspace_file::{GrantMode, PersistedGrant, WorkspaceFile, edit};
+pub(crate) use workspace_file::{GrantMode, MAX_GRANTS, PersistedGrant, WorkspaceFile, edit};
 pub(crate) use worktrees::{CommonAccess, Worktrees};
 
 use std::fmt;

@@ -12,6 +12,10 @@ use crate::config::ConfigError;
 use crate::config::source::Source;
 use crate::config::value::expand_path;
 
+/// Most grants in a file, and in a sandbox: each is a mount of its own, and
+/// podman's command line is limited.
+pub(crate) const MAX_GRANTS: usize = 128;
+
 /// What a workspace file asks for; the default asks for nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WorkspaceFile {
@@ -100,6 +104,10 @@ impl Reader<'_> {
             if file.grants.iter().any(|other| other.path == grant.path) {
                 let message = format!("{:?} is granted twice", grant.path);
                 return Err(self.source.error(at, "grants.path", message));
+            }
+            if file.grants.len() >= MAX_GRANTS {
+                let message = format!("there are more than {MAX_GRANTS} grants");
+                return Err(self.source.error(at, "grants", message));
             }
             file.grants.push(grant);
         }

@@ -263,7 +263,7 @@ fn render_change(reply: &ChangeReply) -> ToolResult {
     lines.push(applied.to_owned());
     lines.extend(lost(&reply.lost));
     if reply.persisted {
-        lines.push("[.umwelt.toml was changed as well, for later starts]".to_owned());
+        lines.push("[.umwelt.toml says so as well, for later starts]".to_owned());
     }
     let told = notices(&reply.notices);
     lines.extend(told.iter().map(|line| format!("[{line}]")));
@@ -517,7 +517,7 @@ mod tests {
         assert_eq!(lines[2..22], ["[ended: sleep 9\\n[x]]"; 20]);
         let rest = [
             "[2 more were ended]",
-            "[.umwelt.toml was changed as well, for later starts]",
+            "[.umwelt.toml says so as well, for later starts]",
             "[notice: first]",
             "",
             "MODE  SIZE  SOURCE   PATH",

@@ -136,22 +136,26 @@ pub(crate) enum Step {
 
 /// The steps that lead a running container from `old` to `new`, or none where
 /// only a new container can. `attached` holds the paths at which a mount was
-/// attached since its create, on top of what it had there.
+/// attached since its create, on top of what it had there: never one grant on
+/// top of another, as the lower one would come to light again.
 pub(crate) fn steps(
     old: &MountSet,
     new: &MountSet,
     attached: &BTreeSet<String>,
 ) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
-    for mount in new
-        .iter()
-        .filter(|mount| old.at(&mount.path) != Some(mount))
-    {
-        steps.push(match old.at(&mount.path) {
-            Some(above) if above.origin > mount.origin => detach(above, new, attached)?,
-            Some(_) if attached.contains(&mount.path) => return None,
-            _ => attach(mount, old)?,
-        });
+    for mount in new.iter() {
+        match old.at(&mount.path) {
+            Some(there) if there == mount => {}
+            Some(there) if there.is_granted() && mount.is_granted() => {
+                // Only how long it lasts may change.
+                if there.kind != mount.kind {
+                    return None;
+                }
+            }
+            Some(there) if there.is_granted() => steps.push(detach(there, new, attached)?),
+            _ => steps.push(attach(mount, old)?),
+        }
     }
     for gone in old.iter().filter(|mount| new.at(&mount.path).is_none()) {
         if !gone.is_granted() || new.is_any_below(&gone.path) {
@@ -177,6 +181,17 @@ fn detach(above: &Mount, new: &MountSet, attached: &BTreeSet<String>) -> Option<
 impl MountSet {
     pub(crate) fn is_any_below(&self, path: &str) -> bool {
         self.iter().any(|mount| is_below(&mount.path, path))
+    }
+
+    /// The same mounts, each grant with what it lasts for by now.
+    pub(crate) fn relabelled(&self, grants: &GrantSet) -> MountSet {
+        let mut mounts: Vec<Mount> = self.iter().cloned().collect();
+        for mount in mounts.iter_mut().filter(|mount| mount.is_granted()) {
+            if let Some(grant) = grants.of(&mount.path) {
+                mount.origin = grant.lasts.origin();
+            }
+        }
+        MountSet::merge(mounts)
     }
 
     /// What a running container has after `step`; `below` is the set that its
@@ -237,6 +252,10 @@ mod tests {
             Step::Detach(mount) => format!("-{}", mount.path),
         };
         Some(steps.iter().map(text).collect())
+    }
+
+    fn told(step: &str) -> Option<Vec<String>> {
+        Some(vec![step.to_owned()])
     }
 
     const RO: Access = Access::ReadOnly;
@@ -325,19 +344,32 @@ mod tests {
     #[test]
     fn what_was_attached_on_top_can_be_taken_off_and_nothing_else() {
         let over_base = [grant("/h/dev", RW, Lasts::Session)];
-        assert_eq!(
-            between(&[], &over_base, &[]),
-            Some(vec!["+/h/dev".to_owned()])
-        );
-        assert_eq!(
-            between(&over_base, &[], &["/h/dev"]),
-            Some(vec!["-/h/dev".to_owned()])
-        );
+        assert_eq!(between(&[], &over_base, &[]), told("+/h/dev"));
+        assert_eq!(between(&over_base, &[], &["/h/dev"]), told("-/h/dev"));
         // Created with the grant, it has no base mount at this path.
         assert_eq!(between(&over_base, &[], &[]), None);
-        // Nor is a third mount put on top of two.
-        let less = [grant("/h/dev", RO, Lasts::Session)];
-        assert_eq!(between(&over_base, &less, &["/h/dev"]), None);
+    }
+
+    #[test]
+    fn one_grant_never_covers_another() {
+        let (ro, rw) = (
+            grant("/h/a", RO, Lasts::Session),
+            grant("/h/a", RW, Lasts::Persisted),
+        );
+        for attached in [&[][..], &["/h/a"]] {
+            let change = |old: &Grant, new: &Grant| {
+                between(
+                    std::slice::from_ref(old),
+                    std::slice::from_ref(new),
+                    attached,
+                )
+            };
+            assert_eq!(change(&ro, &rw), None);
+            assert_eq!(change(&rw, &ro), None);
+            // How long it lasts is no matter of mounts.
+            let stays = grant("/h/a", RO, Lasts::Persisted);
+            assert_eq!(change(&ro, &stays), Some(Vec::new()));
+        }
     }
 
     /// What a person expects: for each path the grant of the deepest directory
@@ -381,16 +413,73 @@ mod tests {
             }
         }
 
+        /// A container is played as the kernel has it: a stack of mounts for
+        /// each path, of which the topmost is seen.
         #[test]
-        fn steps_lead_from_one_set_to_the_other(
-            old in prop::collection::vec(any_grant(), 0..5),
-            new in prop::collection::vec(any_grant(), 0..5),
+        fn what_is_seen_is_what_was_planned(
+            sets in prop::collection::vec(prop::collection::vec(any_grant(), 0..4), 1..6),
         ) {
-            let (old, new) = (mounts(&old), mounts(&new));
-            if let Some(steps) = steps(&old, &new, &BTreeSet::new()) {
-                let reached = steps.iter().fold(old, |at, step| at.after(step, &new));
-                prop_assert_eq!(reached, new);
+            let mut container = Container::create(&mounts(&[]));
+            for grants in &sets {
+                container.change_to(&mounts(grants), &set(grants));
+                prop_assert_eq!(container.seen(), kinds(&mounts(grants)));
+                prop_assert_eq!(&container.known, &mounts(grants));
             }
+        }
+    }
+
+    /// The kind of what is on top at each path.
+    type Kinds = std::collections::BTreeMap<String, MountKind>;
+
+    fn kinds(mounts: &MountSet) -> Kinds {
+        let kind = |mount: &Mount| (mount.path.clone(), mount.kind.clone());
+        mounts.iter().map(kind).collect()
+    }
+
+    struct Container {
+        stacks: std::collections::BTreeMap<String, Vec<MountKind>>,
+        attached: BTreeSet<String>,
+        /// What the control plane takes it for.
+        known: MountSet,
+    }
+
+    impl Container {
+        fn create(mounts: &MountSet) -> Container {
+            let stack = |(path, kind)| (path, vec![kind]);
+            Container {
+                stacks: kinds(mounts).into_iter().map(stack).collect(),
+                attached: BTreeSet::new(),
+                known: mounts.clone(),
+            }
+        }
+
+        fn change_to(&mut self, next: &MountSet, grants: &GrantSet) {
+            let Some(steps) = steps(&self.known, next, &self.attached) else {
+                *self = Container::create(next);
+                return;
+            };
+            for step in &steps {
+                match step {
+                    Step::Attach(mount) => {
+                        let stack = self.stacks.entry(mount.path.clone()).or_default();
+                        stack.push(mount.kind.clone());
+                        self.attached.insert(mount.path.clone());
+                    }
+                    Step::Detach(mount) => {
+                        self.stacks.get_mut(&mount.path).unwrap().pop();
+                        self.attached.remove(&mount.path);
+                    }
+                }
+                self.known = self.known.after(step, next);
+            }
+            self.known = self.known.relabelled(grants);
+        }
+
+        fn seen(&self) -> Kinds {
+            let top = |(path, stack): (&String, &Vec<MountKind>)| {
+                Some((path.clone(), stack.last()?.clone()))
+            };
+            self.stacks.iter().filter_map(top).collect()
         }
     }
 }

@@ -46,8 +46,8 @@ impl ControlPlane {
                     plan,
                     container,
                 };
-                self.changes.begin(under_way, Some(steps));
-                self.add_task(task, TaskKind::Live, live::LIMIT);
+                let number = self.changes.begin(under_way, Some(steps));
+                self.add_task(task, TaskKind::Live(number), live::LIMIT);
             }
             Err(error) => {
                 log::warn!("mounts cannot be attached: {error}");
@@ -85,12 +85,13 @@ impl ControlPlane {
 
     /// The helper has ended. If the container has too, the next one is made
     /// with the changed mounts anyway, and that answers the changes.
-    pub(crate) fn live_done(&mut self, finished: Option<&Finished>) {
-        let Some((under_way, live)) = self.changes.take_live() else {
+    pub(crate) fn live_done(&mut self, number: u64, finished: Option<&Finished>) {
+        let Some((under_way, live)) = self.changes.take_live(number) else {
             return;
         };
         if live.container != self.container || self.verified().is_none() {
-            return self.changes.begin(under_way, None);
+            self.changes.begin(under_way, None);
+            return;
         }
         let count = live.steps.len();
         let answers = finished.map_or_else(Vec::new, |finished| live::parse(finished, count));

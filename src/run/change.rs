@@ -12,7 +12,7 @@ use crate::policy::grants::{self, Grant, GrantKind, GrantSet, Lasts, Step};
 use crate::policy::mounts::{Access, MountKind, MountSet, Origin};
 use crate::run::attaching::LiveSteps;
 use crate::run::control_plane::ControlPlane;
-use crate::run::grants::{GrantError, check_unchanged};
+use crate::run::grants::{GrantError, check_unchanged, identify};
 use crate::run::journal::Entry;
 use crate::run::lifecycle::AfterRemoval;
 use crate::run::mount_entry;
@@ -24,8 +24,11 @@ use crate::trust::FILE;
 /// How long more changes are waited for: clients send several at once, and a
 /// new container for each would end the commands as often.
 const GATHER: Duration = Duration::from_millis(20);
-/// Most names of what a new container has ended.
+/// Most names of what a new container has ended, and how much of each.
 const MAX_LOST: usize = 50;
+const MAX_COMMAND: usize = 200;
+/// Most notices that `list` keeps.
+const MAX_NOTICES: usize = 30;
 
 /// A request that changes the mounts.
 #[derive(Debug)]
@@ -48,6 +51,8 @@ pub(crate) struct Changes {
     under_way: Option<UnderWay>,
     /// Of what is under way, where the running container is changed.
     live: Option<LiveSteps>,
+    /// Counts the changes of running containers.
+    live_count: u64,
     /// Paths at which a mount was attached since the create, and whether its
     /// mount point was made for it.
     attached: BTreeMap<String, bool>,
@@ -101,14 +106,26 @@ impl Changes {
         self.queue.len() < before
     }
 
-    pub(crate) fn begin(&mut self, under_way: UnderWay, live: Option<LiveSteps>) {
+    /// Returns the number of these steps, by which their end is told.
+    pub(crate) fn begin(&mut self, under_way: UnderWay, live: Option<LiveSteps>) -> u64 {
         self.under_way = Some(under_way);
         self.live = live;
+        self.live_count += 1;
+        self.live_count
     }
 
-    pub(crate) fn take_live(&mut self) -> Option<(UnderWay, LiveSteps)> {
+    /// The steps of this number, unless something else is under way by now.
+    pub(crate) fn take_live(&mut self, number: u64) -> Option<(UnderWay, LiveSteps)> {
+        if self.live_count != number {
+            return None;
+        }
         let live = self.live.take()?;
         Some((self.under_way.take()?, live))
+    }
+
+    fn take_under_way(&mut self) -> Option<UnderWay> {
+        self.live = None;
+        self.under_way.take()
     }
 
     pub(crate) fn attached(&mut self, path: &str, made_mount_point: bool) {
@@ -138,8 +155,7 @@ impl Changes {
         let mut waiting: Vec<_> = queued
             .map(|change| (change.connection, change.request))
             .collect();
-        self.live = None;
-        if let Some(under_way) = self.under_way.take() {
+        if let Some(under_way) = self.take_under_way() {
             waiting.extend(
                 under_way
                     .batch
@@ -154,7 +170,8 @@ impl Changes {
 impl ControlPlane {
     /// Changes wait a moment for others that come at the same time.
     pub(crate) fn gather_changes(&mut self) {
-        if !self.changes.queue.is_empty() {
+        // Not put off by later ones, or somebody could put them off for ever.
+        if !self.changes.queue.is_empty() && !self.poller.is_set(Timer::Changes) {
             self.poller.set(Timer::Changes, GATHER);
         }
     }
@@ -172,7 +189,10 @@ impl ControlPlane {
                 ChangeKind::Revoke(path) => self.judge_revoke(&change, path, &mut wanted),
             };
             match judged {
-                Ok(judged) => batch.push(judged),
+                Ok(judged) => {
+                    supersede(&mut batch, &judged);
+                    batch.push(judged);
+                }
                 Err(error) => self.answer_refused(change.connection, change.request, error),
             }
         }
@@ -194,7 +214,7 @@ impl ControlPlane {
         wanted: &mut GrantSet,
     ) -> Result<Judged, ApiError> {
         if asked.persist
-            && let Some(notice) = self.workspace_file.notice()
+            && let Some(notice) = self.workspace_file.obstacle()
         {
             let message = format!("nothing can be persisted: {notice}");
             return Err(ApiError::new(ErrorKind::Refused, message));
@@ -212,7 +232,7 @@ impl ControlPlane {
             persist: asked.persist.then(|| Persist::Add(persisted(&grant))),
             notices: Vec::new(),
         };
-        match self.visible_through(&grant) {
+        match self.visible_through(&grant, wanted) {
             Some(path) if !asked.persist => judged.notices.push(format!(
                 "it was visible already, through {:?}",
                 text::printable(&path)
@@ -230,13 +250,18 @@ impl ControlPlane {
     }
 
     /// The mount that shows the same in the same way already.
-    fn visible_through(&self, grant: &Grant) -> Option<String> {
+    fn visible_through(&self, grant: &Grant, wanted: &GrantSet) -> Option<String> {
         let shown_by = self.context.spec.mounts.covering(&grant.path)?;
         let MountKind::Bind { source, access } = &shown_by.kind else {
             return None;
         };
+        // One of the same batch may have taken it back.
+        let stays = !shown_by.is_granted() || wanted.of(&shown_by.path).is_some();
+        // The host may have put something else in the place of what is shown.
+        let shown = self.context.spec.sources.get(source);
+        let is_there = identify(Path::new(source)).is_ok_and(|(id, _)| shown == Some(&id));
         let is_same = source == &shown_by.path && *access == grant.kind.access();
-        is_same.then(|| shown_by.path.clone())
+        (stays && is_there && is_same).then(|| shown_by.path.clone())
     }
 
     fn judge_revoke(
@@ -251,10 +276,12 @@ impl ControlPlane {
             .map_err(|error| ApiError::from(&error))?;
         // What was granted may be gone by now, or have become a link.
         let real = asked.canonicalize().unwrap_or_else(|_| asked.clone());
-        for path in [asked, real].iter().filter_map(|path| path.to_str()) {
-            let removed = wanted.remove(path);
-            if !removed.is_empty() {
-                let is_persisted = removed.iter().any(|grant| grant.lasts == Lasts::Persisted);
+        for path in [&asked, &real].into_iter().filter_map(|path| path.to_str()) {
+            let held = !wanted.remove(path).is_empty();
+            // One that the file asks for may not hold; it goes from there as well.
+            let mut file = self.workspace_file.grants().iter();
+            let is_persisted = file.any(|grant| grant.path == Path::new(path));
+            if held || is_persisted {
                 return Ok(Judged {
                     connection: change.connection,
                     request: change.request,
@@ -297,7 +324,13 @@ impl ControlPlane {
             Ok(planned) => planned,
             Err(error) => return self.refuse_batch(batch, &ApiError::from(&error)),
         };
-        let steps = self.live_steps(&old.mounts, &new.mounts);
+        // What was put in the place of something granted is seen by none of the
+        // mounts that are there.
+        let is_known = |(path, id)| old.sources.get(path).is_none_or(|old| old == id);
+        let steps = match new.sources.iter().all(is_known) {
+            true => self.live_steps(&old.mounts, &new.mounts),
+            false => None,
+        };
         let previous = std::mem::replace(&mut self.grants, wanted);
         let under_way = UnderWay {
             batch,
@@ -333,11 +366,11 @@ impl ControlPlane {
 
     /// Commands, and what ended commands have left running.
     fn what_runs(&mut self) -> Vec<String> {
-        let commands = self.jobs.values().map(|job| text::printable(&job.command));
+        let commands = self.jobs.values().map(|job| short(&job.command));
         let mut lost: Vec<String> = commands.collect();
         let left = self.lingering.iter().flat_map(|left| left.cgroup.pids());
         let left = left.filter_map(process::describe);
-        lost.extend(left.map(|(_, command)| text::printable(&command)));
+        lost.extend(left.map(|(_, command)| short(&command)));
         lost.sort();
         lost.truncate(MAX_LOST);
         lost
@@ -345,7 +378,7 @@ impl ControlPlane {
 
     /// The new container is there, and is what was asked for.
     pub(crate) fn recreated(&mut self) {
-        if let Some(under_way) = self.changes.under_way.take() {
+        if let Some(under_way) = self.changes.take_under_way() {
             self.journal.record(&Entry::Recreated {
                 reason: "the mounts were changed",
                 lost: &under_way.lost,
@@ -357,7 +390,7 @@ impl ControlPlane {
     /// The new container could not be created: the former mounts hold again.
     /// Returns whether there was such a change.
     pub(crate) fn roll_back(&mut self, error: &Error) -> bool {
-        let Some(under_way) = self.changes.under_way.take() else {
+        let Some(under_way) = self.changes.take_under_way() else {
             return false;
         };
         log::error!("the mounts could not be changed: {error}");
@@ -386,6 +419,7 @@ impl ControlPlane {
     }
 
     pub(crate) fn applied(&mut self, under_way: UnderWay, applied: Applied) {
+        self.relabel();
         for mut one in under_way.batch {
             if let Some(grant) = &one.granted
                 && self.grants.of(&grant.path).is_none()
@@ -432,6 +466,7 @@ impl ControlPlane {
         );
         judged.notices.push(text::printable(&notice));
         self.grants.limit_to_session(&judged.path);
+        self.relabel();
         false
     }
 
@@ -460,6 +495,11 @@ impl ControlPlane {
                 applied,
             },
         });
+    }
+
+    fn relabel(&mut self) {
+        let mounts = self.context.spec.mounts.relabelled(&self.grants);
+        self.context.set_mounts(mounts);
     }
 
     fn mode_of(&self, path: &str) -> Option<String> {
@@ -505,10 +545,28 @@ impl ControlPlane {
         for line in lines {
             let notice = text::printable(&line);
             log::warn!("{notice}");
-            self.context.list.notices.push(notice.clone());
+            let kept = &mut self.context.list.notices;
+            kept.push(notice.clone());
+            kept.drain(..kept.len().saturating_sub(MAX_NOTICES));
             self.pending_notices.push(notice);
         }
     }
+}
+
+/// A grant that is taken back by a later change of its batch is not missed.
+fn supersede(batch: &mut [Judged], later: &Judged) {
+    for earlier in batch.iter_mut().filter(|one| one.path == later.path) {
+        earlier.granted = None;
+        if later.persist.is_some() {
+            earlier.persist = None;
+        }
+    }
+}
+
+/// Enough of a command to know it by.
+fn short(command: &str) -> String {
+    let cut: String = command.chars().take(MAX_COMMAND).collect();
+    text::printable(&cut)
 }
 
 fn persisted(grant: &Grant) -> PersistedGrant {

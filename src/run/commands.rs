@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::MemfdFlags;
 
-use crate::api::{ApiError, Call, ErrorKind, Exec, MAX_COMMAND, Shell, Terminal};
+use crate::api::{ApiError, Call, ErrorKind, Exec, Grant, MAX_COMMAND, Revoke, Shell, Terminal};
 use crate::init::wire::{MAX_INLINE, Spawn, Stdio, ToInit};
 use crate::run::capture::Capture;
 use crate::run::control_plane::ControlPlane;
@@ -347,6 +347,7 @@ pub(crate) fn check_call(call: &Call, timeout_max_s: u64) -> Result<(), ApiError
             check_term(&terminal.term)?;
             check_cwd(terminal.cwd.as_deref())
         }
+        Call::Grant(Grant { path, .. }) | Call::Revoke(Revoke { path }) => check_granted(path),
         _ => Ok(()),
     }
 }
@@ -389,6 +390,13 @@ fn check_argv(argv: &[String]) -> Result<(), ApiError> {
 fn check_word(word: &str) -> Result<(), ApiError> {
     if word.contains('\0') {
         return Err(ApiError::bad_request("a command cannot contain NUL"));
+    }
+    Ok(())
+}
+
+fn check_granted(path: &str) -> Result<(), ApiError> {
+    if path.is_empty() || path.contains('\0') || path.len() > MAX_PATH {
+        return Err(ApiError::bad_request("\"path\" is not a path"));
     }
     Ok(())
 }

@@ -11,17 +11,15 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 
 use crate::api::{ApiError, ErrorKind, Grant as Asked, GrantMode};
-use crate::config::{Mask, MaskTarget, PersistedGrant};
+use crate::config::{MAX_GRANTS, Mask, MaskTarget, PersistedGrant};
 use crate::places;
 use crate::policy::grants::{Grant, GrantKind, GrantSet, Lasts};
 use crate::policy::masks::MaskFacts;
-use crate::policy::mounts::{Access, MountSet};
+use crate::policy::mounts::{Access, Mount, MountSet};
 use crate::run::control_plane::Context;
 use crate::run::{masks, preflight};
 use crate::workspace::{self, FileId};
 
-/// Each is a mount of its own, and podman's command line is limited.
-const MAX_GRANTS: usize = 128;
 const MAX_PATH: usize = 4096;
 
 /// Why a path is not granted.
@@ -147,29 +145,26 @@ impl Context {
     /// Judges what a client asks for, by the rules and by what is `held`.
     pub(crate) fn judge(&self, asked: &Asked, held: &GrantSet) -> Result<Grant, GrantError> {
         let path = self.asked_path(&asked.path)?;
-        let real = path
-            .canonicalize()
-            .map_err(|error| GrantError::Gone(path.clone(), error))?;
-        self.check_links(&path, &real, held)?;
+        // In one walk: between two, a directory could become a link.
+        let (real, links) = places::follow(&path);
+        self.check_links(&links, &real)?;
         let wanted = kind_of(asked.mode, asked.file, &real)?;
         let lasts = match asked.persist {
             true => Lasts::Persisted,
             false => Lasts::Session,
         };
-        if held.len() >= MAX_GRANTS {
+        let grant = self.judge_real(real, wanted, lasts)?;
+        if held.len() >= MAX_GRANTS && held.of(&grant.path).is_none() {
             return Err(GrantError::TooMany);
         }
-        self.judge_real(real, wanted, lasts)
+        Ok(grant)
     }
 
     /// Judges a grant of the workspace file. Its path was a real one when it
     /// was written there: a link on the way means that it was changed since.
     pub(crate) fn judge_persisted(&self, asked: &PersistedGrant) -> Result<Grant, GrantError> {
         let path = asked.path.clone();
-        let real = match path.canonicalize() {
-            Ok(real) => real,
-            Err(error) => return Err(GrantError::Gone(path, error)),
-        };
+        let (real, _) = places::follow(&path);
         if real != path {
             return Err(GrantError::NotReal {
                 path,
@@ -186,9 +181,10 @@ impl Context {
         kind: GrantKind,
         lasts: Lasts,
     ) -> Result<Grant, GrantError> {
+        // First: what lies elsewhere on the host is nobody's business.
+        self.check_roots(&real)?;
         let (id, found) = identify(&real).map_err(|error| GrantError::Gone(real.clone(), error))?;
         check_kind(&real, kind, found)?;
-        self.check_roots(&real)?;
         self.check_place(&real, kind)?;
         self.check_masks(&real, kind)?;
         let path = match real.into_os_string().into_string() {
@@ -219,14 +215,9 @@ impl Context {
         Ok(workspace::lexical(&path))
     }
 
-    fn check_links(&self, path: &Path, real: &Path, held: &GrantSet) -> Result<(), GrantError> {
-        let writable = held
-            .iter()
-            .filter(|grant| grant.kind == GrantKind::Directory(Access::ReadWrite))
-            .map(|grant| Path::new(&grant.path))
-            .chain([self.workspace.path()]);
-        let writable: Vec<&Path> = writable.collect();
-        let links = places::links(path);
+    fn check_links(&self, links: &[PathBuf], real: &Path) -> Result<(), GrantError> {
+        let writable = self.spec.mounts.iter().filter(|mount| mount.is_writable());
+        let writable: Vec<&str> = writable.filter_map(Mount::source).collect();
         let changeable = |link: &&PathBuf| writable.iter().any(|dir| link.starts_with(dir));
         match links.iter().find(changeable) {
             None => Ok(()),
@@ -256,7 +247,9 @@ impl Context {
             return Err(GrantError::InWorkspace(real.to_owned()));
         }
         let refusal = match kind.access() {
-            Access::ReadWrite => workspace::refusal(real, &self.dirs),
+            Access::ReadWrite => {
+                workspace::refusal(real, &self.dirs).or_else(|| self.program_refusal(real))
+            }
             Access::ReadOnly => workspace::system_refusal(real, &self.dirs)
                 .or_else(|| preflight::bind_refusal(real, &self.config.masks, &self.dirs)),
         };
@@ -267,6 +260,18 @@ impl Context {
                 reason,
             }),
         }
+    }
+
+    /// Why writing in `real` would change what is run on the host.
+    fn program_refusal(&self, real: &Path) -> Option<String> {
+        if self.exe.starts_with(real) {
+            return Some(format!("it contains umwelt's own program {:?}", self.exe));
+        }
+        let mut entries = std::env::split_paths(&self.search_path);
+        let entry = entries.find(|entry| entry.starts_with(real) || real.starts_with(entry))?;
+        Some(format!(
+            "podman and git are looked for in {entry:?}, an entry of PATH"
+        ))
     }
 
     /// Nothing that is hidden is shown by a directory, and nothing writable
@@ -340,7 +345,7 @@ fn check_kind(path: &Path, wanted: GrantKind, found: FileType) -> Result<(), Gra
 
 /// Looks at the thing itself: a link that has taken the place of one of the
 /// path's components since it was resolved is refused.
-fn identify(real: &Path) -> io::Result<(FileId, FileType)> {
+pub(crate) fn identify(real: &Path) -> io::Result<(FileId, FileType)> {
     let opened = rustix::fs::openat2(
         rustix::fs::CWD,
         real,

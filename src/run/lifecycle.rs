@@ -85,8 +85,8 @@ pub(crate) enum TaskKind {
     FindLeftovers,
     Remove,
     GitIdentity,
-    /// Change the mounts of the running container.
-    Live,
+    /// Change the mounts of the running container; with their number.
+    Live(u64),
 }
 
 impl ControlPlane {
@@ -190,7 +190,7 @@ impl ControlPlane {
         let id = self.new_id();
         if let Err(error) = self.poller.add(Source::Task(id), task.pidfd()) {
             // Without events its end is seen when its time limit is up.
-            log::error!("cannot watch podman: {error}");
+            log::error!("cannot watch {kind:?}: {error}");
         }
         self.poller.set(Timer::Task(id), limit);
         self.tasks.insert(id, (task, kind));
@@ -200,11 +200,16 @@ impl ControlPlane {
 
     pub(crate) fn task_overdue(&mut self, id: u64) {
         if let Some((task, kind)) = self.tasks.get_mut(&id) {
-            log::error!("{kind:?}: podman takes too long, ending it");
+            log::error!("{kind:?} takes too long, ending it");
             task.kill();
+            let kind = *kind;
             // It is looked at again, whether or not an event tells of its end.
             self.poller.set(Timer::Task(id), OVERDUE_EVERY);
             self.poller.again(Source::Task(id));
+            // What hangs in the kernel cannot be ended, nor waited for.
+            if let TaskKind::Live(number) = kind {
+                self.live_done(number, None);
+            }
         }
     }
 
@@ -229,7 +234,7 @@ impl ControlPlane {
             TaskKind::Create(number) => self.created(number, finished),
             TaskKind::FindLeftovers => self.leftovers_found(finished),
             TaskKind::Remove => self.removed(finished),
-            TaskKind::Live => self.live_done(finished.as_ref()),
+            TaskKind::Live(number) => self.live_done(number, finished.as_ref()),
             TaskKind::GitIdentity => {
                 let output = finished
                     .filter(|finished| finished.status.success())
@@ -441,7 +446,7 @@ impl ControlPlane {
         };
         // systemd removes an empty cgroup before the kernel tells of the end
         // of the last process in it.
-        if verify::has_ended(&verified.pidfd) || !verified.cgroup.exists() {
+        if process::has_ended(&verified.pidfd) || !verified.cgroup.exists() {
             self.container_gone("pid 1 has ended");
         }
     }

@@ -19,7 +19,6 @@ mod job;
 pub(crate) mod journal;
 mod layout;
 mod lifecycle;
-#[allow(dead_code)]
 mod live;
 mod lock;
 mod masks;

@@ -126,6 +126,10 @@ impl Poller {
         }
     }
 
+    pub(crate) fn is_set(&self, timer: Timer) -> bool {
+        self.due.contains_key(&timer)
+    }
+
     /// To be called before `fd` is closed.
     pub(crate) fn remove(&mut self, source: Source, fd: BorrowedFd<'_>) {
         let Some(token) = self.tokens.remove(&source) else {

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::config::{PersistedGrant, WorkspaceFile};
-use crate::trust::{TrustError, TrustState, WorkspaceTrust};
+use crate::trust::{TrustError, TrustState, WorkspaceTrust, meaning};
 
 /// Tells whether a file was changed: nobody can set the time of a change back.
 type Stamp = Option<(u64, u64, i64, i64)>;
@@ -17,6 +17,8 @@ pub(crate) struct StandingFile {
     /// What counts in this control plane.
     counted: WorkspaceFile,
     notice: Option<String>,
+    /// The notice is about something that the user has not accepted.
+    is_untrusted: bool,
     /// The file and its record when they were looked at.
     seen: [Stamp; 2],
 }
@@ -25,13 +27,17 @@ pub(crate) struct StandingFile {
 const MAX_SHOWN: usize = 3;
 const LATER: &str =
     "what was accepted of .umwelt.toml counts from the next start of the sandbox on";
+const REMOVED: &str =
+    ".umwelt.toml asks for nothing any more; what it granted holds until the sandbox ends";
 
 impl StandingFile {
     pub(crate) fn load(trust: WorkspaceTrust) -> StandingFile {
         let seen = stamps(&trust);
         let settings = trust.load();
+        let notice = settings.notice();
         StandingFile {
-            notice: settings.notice(),
+            is_untrusted: notice.is_some(),
+            notice,
             counted: settings.file,
             seen,
             trust,
@@ -76,11 +82,23 @@ impl StandingFile {
         }
     }
 
+    /// Why nothing can be written into the file.
+    pub(crate) fn obstacle(&mut self) -> Option<&str> {
+        self.notice();
+        self.notice.as_deref().filter(|_| self.is_untrusted)
+    }
+
     fn look(&mut self, now: [Stamp; 2]) {
         let settings = self.trust.load();
         self.notice = settings.notice();
-        if self.notice.is_none() && settings.file != self.counted {
-            self.notice = Some(LATER.to_owned());
+        self.is_untrusted = self.notice.is_some();
+        let is_other = !meaning::changes(&self.counted, &settings.file).is_empty();
+        if self.notice.is_none() && is_other {
+            let why = match settings.state {
+                TrustState::Absent => REMOVED,
+                _ => LATER,
+            };
+            self.notice = Some(why.to_owned());
         }
         self.seen = now;
     }
@@ -88,9 +106,11 @@ impl StandingFile {
     /// Whether the file says something else now.
     pub(crate) fn add(&mut self, grant: &PersistedGrant) -> Result<bool, TrustError> {
         let changed = self.trust.add_grant(grant)?;
-        let others = |held: &PersistedGrant| held.path != grant.path;
-        self.counted.grants.retain(others);
-        self.counted.grants.push(grant.clone());
+        let mut held = self.counted.grants.iter_mut();
+        match held.find(|held| held.path == grant.path) {
+            Some(held) => *held = grant.clone(),
+            None => self.counted.grants.push(grant.clone()),
+        }
         self.written();
         Ok(changed)
     }
@@ -158,10 +178,25 @@ mod tests {
         let text = std::fs::read_to_string(open().path()).unwrap();
         std::fs::write(open().path(), text.replace("/srv/a", "/srv/b")).unwrap();
         assert!(file.notice().unwrap().contains("umwelt-ctl trust"));
+        assert!(file.obstacle().is_some());
         assert_eq!(StandingFile::load(open()).grants(), []);
         std::fs::write(open().path(), &text).unwrap();
         assert_eq!(file.notice(), None);
         assert_eq!(StandingFile::load(open()).grants(), [grant("/srv/a")]);
+    }
+
+    #[test]
+    fn grant_that_is_written_once_more_needs_no_notice_and_a_removed_file_one() {
+        let (_temp, dirs, workspace) = place();
+        let mut file = StandingFile::load(WorkspaceTrust::new(&workspace, &dirs));
+        for path in ["/srv/a", "/srv/b", "/srv/a"] {
+            file.add(&grant(path)).unwrap();
+            assert_eq!(file.notice(), None);
+        }
+        std::fs::remove_file(workspace.path().join(".umwelt.toml")).unwrap();
+        assert_eq!(file.notice(), Some(REMOVED));
+        assert_eq!(file.obstacle(), None);
+        file.add(&grant("/srv/b")).unwrap();
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Task {
 
     pub(crate) fn kill(&mut self) {
         if let Err(error) = self.child.kill() {
-            log::warn!("cannot kill podman: {error}");
+            log::warn!("cannot kill a process of ours: {error}");
         }
     }
 

@@ -7,7 +7,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::process::{Pid, PidfdFlags};
 
@@ -15,6 +14,7 @@ use crate::podman::argv::{COVER_SIZE, ContainerSpec};
 use crate::policy::mounts::{Cover, Mount, MountKind, MountSet};
 use crate::sys::cgroup::{self, Events};
 use crate::sys::mountinfo::{self, Entry};
+use crate::sys::process;
 use crate::workspace::FileId;
 
 /// A container whose seal was read back. Only [`verify`] makes one.
@@ -122,7 +122,7 @@ pub(crate) fn verify(
     };
     // All of it was read by number; that the process still lives shows that
     // the number meant the same process throughout.
-    if has_ended(&pidfd) {
+    if process::has_ended(&pidfd) {
         return fail("pid 1", "it ended while it was checked");
     }
     Ok(Verified {
@@ -135,22 +135,6 @@ pub(crate) fn verify(
         scratch,
         shell,
     })
-}
-
-/// A pidfd becomes readable when its process ends (pidfd_open(2)).
-pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
-    let mut poll = [PollFd::new(pidfd, PollFlags::IN)];
-    // Not being able to tell counts as ended: nothing unchecked may run.
-    !matches!(
-        rustix::event::poll(
-            &mut poll,
-            Some(&Timespec {
-                tv_sec: 0,
-                tv_nsec: 0
-            })
-        ),
-        Ok(0)
-    )
 }
 
 /// The proc directory of pid 1.

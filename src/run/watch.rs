@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat};
 
 /// The file that says what the project asks of umwelt.
-pub(crate) const WORKSPACE_FILE: &str = ".umwelt.toml";
+pub(crate) use crate::trust::FILE as WORKSPACE_FILE;
 
 const AGENTS: &str = "agents";
 

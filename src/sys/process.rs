@@ -1,9 +1,22 @@
 //! What `/proc` tells of a process in the sandbox, seen from the host.
 
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// Longest command line that is shown, in bytes.
 const MAX_COMMAND: usize = 120;
+
+/// A pidfd becomes readable when its process ends (pidfd_open(2)).
+pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut poll = [PollFd::new(pidfd, PollFlags::IN)];
+    // Not being able to tell counts as ended: nothing unchecked may run.
+    !matches!(
+        rustix::event::poll(&mut poll, Some(&Timespec::default())),
+        Ok(0)
+    )
+}
 
 /// The number of a process inside its own pid namespace, and its command
 /// line; `None` when it is gone. The command line is under its control.

@@ -16,6 +16,7 @@ mod changes;
 mod live;
 mod persisted;
 mod rules;
+mod sequences;
 
 use std::path::{Path, PathBuf};
 
