@@ -79,6 +79,9 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         None => layout.with_recorded(recorded.as_ref()),
     };
     let mut held = Held::take(layout)?;
+    // Where control planes write: a directory made now is one to remove later.
+    let made = files::make_dir(&held.layout.dirs.state, 0o700)?;
+    held.record.add_created(made);
     let sha256 = program::install(&held.layout, &mut held.record)?;
     held.save()?;
     program::link(&held.layout, &mut held.record)?;
