@@ -78,7 +78,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     if way == Way::Diff {
         return Ok(ExitCode::from(exit_code::FAILURE));
     }
-    if way == Way::Ask && !ask()? {
+    if way == Way::Ask && !ask("accept?")? {
         return Err(CtlError::NotAccepted.into());
     }
     match trust.accept(&seen) {
@@ -175,10 +175,11 @@ fn meaning(seen: &Comparison) -> String {
     out
 }
 
-pub(super) fn ask() -> Result<bool, Error> {
+/// A question to a person at the terminal.
+pub(crate) fn ask(question: &str) -> Result<bool, Error> {
     // What was typed before the question is no answer to it.
     let _any = rustix::termios::tcflush(rustix::stdio::stdin(), QueueSelector::IFlush);
-    cli::print("\naccept? [y/N] ");
+    cli::print(&format!("\n{question} [y/N] "));
     let mut answer = String::new();
     std::io::stdin()
         .read_line(&mut answer)

@@ -15,7 +15,7 @@ mod options;
 mod path;
 mod proxy;
 mod shared;
-mod tls;
+pub(crate) mod tls;
 mod upstream;
 
 use std::ffi::OsString;

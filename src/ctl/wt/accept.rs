@@ -25,7 +25,7 @@ pub(super) fn run(site: &Site, path: &Path, yes: bool) -> Result<ExitCode, Error
         if !std::io::stdin().is_terminal() {
             return Err(CtlError::NobodyToAsk.into());
         }
-        if !ask()? {
+        if !ask("accept?")? {
             return Err(CtlError::NotAccepted.into());
         }
     }
