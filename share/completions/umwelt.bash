@@ -18,7 +18,7 @@ _umwelt() {
         'umwelt-ctl revoke') words='--json --help --version' ;;
         'umwelt-ctl trust') words='--diff --yes --revoke --help --version' ;;
         'umwelt-ctl log') words='--follow --lines --json --help --version' ;;
-        'umwelt-ctl wt') words='--branch --force --json --help --version' ;;
+        'umwelt-ctl wt') words='--branch --force --json --yes --help --version' ;;
         'umwelt-ctl ') words='status stop exec shell list grant revoke trust log wt --help --version' ;;
         'umwelt-nft-hook '*) words='--ruleset --digest --nft --read-back --help --version' ;;
         'umwelt-install install') words='--prefix-bin --no-image --no-egress --help --version' ;;

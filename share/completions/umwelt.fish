@@ -49,6 +49,7 @@ complete -c umwelt-ctl -n '__fish_seen_subcommand_from log' -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l branch -r
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l force
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l json
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l yes
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l version
 
