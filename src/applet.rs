@@ -18,7 +18,8 @@ pub(crate) enum Applet {
     Gateway,
 }
 
-const ALL: [Applet; 7] = [
+/// In the order of the man pages.
+pub(crate) const ALL: [Applet; 7] = [
     Applet::Mcp,
     Applet::Run,
     Applet::Ctl,
@@ -56,8 +57,8 @@ impl Applet {
             Applet::Ctl => crate::ctl::main(args),
             Applet::Init => crate::init::main(args),
             Applet::NftHook => crate::nft::hook::main(args),
+            Applet::Install => crate::install::main(args),
             Applet::Gateway => crate::gateway::main(args),
-            Applet::Install => Err(Error::NotBuilt(self.name())),
         }
     }
 }
@@ -85,7 +86,7 @@ pub(crate) fn select(
     }
 }
 
-/// The names for an error message, in the order of the man pages.
+/// The names for an error message.
 pub(crate) fn names() -> String {
     ALL.map(Applet::name).join(", ")
 }

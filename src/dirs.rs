@@ -82,6 +82,19 @@ impl Dirs {
         })
     }
 
+    /// For what needs no runtime directory: `fallback` stands in where there
+    /// is none.
+    pub(crate) fn from_env_with_runtime(fallback: &Path) -> Result<Dirs, DirsError> {
+        Dirs::from_lookup(|name| match std::env::var_os(name) {
+            None if name == "XDG_RUNTIME_DIR" => Some(
+                usual_runtime()
+                    .unwrap_or_else(|| fallback.to_owned())
+                    .into(),
+            ),
+            value => value,
+        })
+    }
+
     fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Dirs, DirsError> {
         let place = |name: &'static str| match lookup(name).filter(|value| !value.is_empty()) {
             Some(value) if Path::new(&value).is_absolute() => Ok(Some(PathBuf::from(value))),

@@ -10,6 +10,7 @@ use crate::ctl::CtlError;
 use crate::dirs::DirsError;
 use crate::egress::EgressError;
 use crate::gateway::GatewayError;
+use crate::install::InstallError;
 use crate::nft::NftError;
 use crate::podman::PodmanError;
 use crate::run::preflight::PreflightError;
@@ -32,7 +33,6 @@ pub(crate) mod exit_code {
 )]
 pub(crate) enum Error {
     UnknownApplet(Option<OsString>),
-    NotBuilt(&'static str),
     Usage(String),
     Config(ConfigError),
     Dirs(DirsError),
@@ -45,8 +45,9 @@ pub(crate) enum Error {
     /// An answer of the control plane, or the lack of one.
     Api(ApiError),
     Ctl(CtlError),
-    Gateway(GatewayError),
     Trust(TrustError),
+    Gateway(GatewayError),
+    Install(InstallError),
     Io {
         what: String,
         source: io::Error,
@@ -72,14 +73,14 @@ impl Error {
             | Error::Trust(TrustError::Config(_)) => exit_code::USAGE,
             Error::Preflight(error) => error.exit_code(),
             Error::Api(error) => error.kind.exit_code(),
-            Error::NotBuilt(_)
-            | Error::Nft(_)
+            Error::Nft(_)
             | Error::Egress(_)
             | Error::Podman(_)
             | Error::Verify(_)
             | Error::Ctl(_)
-            | Error::Gateway(_)
             | Error::Trust(_)
+            | Error::Gateway(_)
+            | Error::Install(_)
             | Error::Io { .. } => exit_code::FAILURE,
         }
     }
@@ -102,9 +103,10 @@ impl Error {
             Error::Verify(error) => error.hint(),
             Error::Api(error) => error.hint.clone(),
             Error::Ctl(error) => error.hint(),
-            Error::Gateway(error) => error.hint(),
             Error::Trust(error) => error.hint(),
-            Error::NotBuilt(_) | Error::Io { .. } => None,
+            Error::Gateway(error) => error.hint(),
+            Error::Install(error) => error.hint(),
+            Error::Io { .. } => None,
         }
     }
 }
@@ -114,7 +116,6 @@ impl fmt::Display for Error {
         match self {
             Error::UnknownApplet(Some(name)) => write!(f, "unknown program name {name:?}"),
             Error::UnknownApplet(None) => f.write_str("no program name given"),
-            Error::NotBuilt(name) => write!(f, "{name} is not part of this version yet"),
             Error::Usage(message) => f.write_str(message),
             Error::Config(error) => error.fmt(f),
             Error::Dirs(error) => error.fmt(f),
@@ -126,8 +127,9 @@ impl fmt::Display for Error {
             Error::Verify(error) => error.fmt(f),
             Error::Api(error) => error.fmt(f),
             Error::Ctl(error) => error.fmt(f),
-            Error::Gateway(error) => error.fmt(f),
             Error::Trust(error) => error.fmt(f),
+            Error::Gateway(error) => error.fmt(f),
+            Error::Install(error) => error.fmt(f),
             Error::Io { what, source } => write!(f, "cannot {what}: {source}"),
         }
     }
@@ -173,8 +175,9 @@ from_layer! {
     VerifyError => Verify,
     ApiError => Api,
     CtlError => Ctl,
-    GatewayError => Gateway,
     TrustError => Trust,
+    GatewayError => Gateway,
+    InstallError => Install,
 }
 
 impl From<lexopt::Error> for Error {

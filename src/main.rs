@@ -15,6 +15,7 @@ mod error;
 mod gateway;
 mod gitdir;
 mod init;
+mod install;
 mod mcp;
 mod nft;
 mod places;

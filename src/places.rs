@@ -57,6 +57,7 @@ pub(crate) fn of_user(dirs: &Dirs) -> Vec<Place> {
         (near("autostart"), "the desktop's autostart directory"),
         (home.join(".local/bin"), "the user's own programs"),
         (home.join("bin"), "the user's own programs"),
+        (home.join(".local/lib/umwelt"), "umwelt's own program"),
         (home.join(".ssh"), "the user's ssh directory"),
         (home.join(".gnupg"), "the user's keys"),
     ];
@@ -178,6 +179,30 @@ mod tests {
         assert_eq!(trail(&dir.join("first")), expected);
         symlink("loop", dir.join("loop")).unwrap();
         assert!(trail(&dir.join("loop")).len() <= 41);
+    }
+
+    #[test]
+    fn the_installed_program_belongs_to_no_agent() {
+        let home = Path::new("/h/u");
+        let places = of_user(&Dirs {
+            home: home.to_owned(),
+            config: home.join(".config/umwelt"),
+            data: home.join(".local/share/umwelt"),
+            state: home.join(".local/state/umwelt"),
+            runtime: home.join("run"),
+        });
+        let refused = |path: &str| {
+            let path = home.join(path);
+            places.iter().any(|place| place.refusal(&path).is_some())
+        };
+        for path in [
+            ".local/lib/umwelt",
+            ".local/lib/umwelt/umwelt",
+            ".local/lib",
+        ] {
+            assert!(refused(path), "{path}");
+        }
+        assert!(!refused(".local/lib/other"));
     }
 
     #[test]

@@ -344,8 +344,8 @@ pub(crate) struct RuleEntry {
 pub(crate) struct ChangeReply {
     /// The path with its links resolved: what was in fact granted or revoked.
     pub(crate) path: String,
-    /// What the path is from now on: `ro`, `rw`, `tmpfs`, `masked`, or none
-    /// where nothing of the host is shown there.
+    /// What the path is from now on: `ro` or `rw`, or none where nothing of the
+    /// host is shown there.
     pub(crate) mode: Option<String>,
     pub(crate) applied: Applied,
     /// Whether the workspace file was changed as well.

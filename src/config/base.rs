@@ -14,7 +14,7 @@ use crate::config::{ConfigError, file};
 use crate::dirs::Dirs;
 
 /// The shipped file: its values hold where the user has none.
-const SHIPPED: &str = include_str!("../../share/umwelt.toml");
+pub(crate) const SHIPPED: &str = include_str!("../../share/umwelt.toml");
 
 /// The effective base configuration.
 #[derive(Debug, Clone, PartialEq)]

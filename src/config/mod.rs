@@ -13,7 +13,7 @@ mod value;
 mod workspace_file;
 mod worktrees;
 
-pub(crate) use base::{BaseMount, Config, Resources};
+pub(crate) use base::{BaseMount, Config, Resources, SHIPPED};
 pub(crate) use file::load as load_file;
 pub(crate) use mask::{Mask, MaskTarget};
 pub(crate) use workspace_file::{GrantMode, MAX_GRANTS, PersistedGrant, WorkspaceFile, edit};

@@ -19,7 +19,7 @@ enum Kind {
 type Line<'a> = (Kind, &'a str);
 
 /// Empty where the texts are the same.
-pub(super) fn render(old: &str, new: &str) -> String {
+pub(crate) fn render(old: &str, new: &str) -> String {
     let lines = compare(
         &old.split_inclusive('\n').collect::<Vec<_>>(),
         &new.split_inclusive('\n').collect::<Vec<_>>(),

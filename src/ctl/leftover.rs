@@ -18,11 +18,11 @@ use crate::workspace::SessionId;
 const PODMAN_WAIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Container {
-    pub(super) id: String,
-    pub(super) name: String,
-    pub(super) sid: SessionId,
-    pub(super) workspace: Option<String>,
+pub(crate) struct Container {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) sid: SessionId,
+    pub(crate) workspace: Option<String>,
 }
 
 /// What podman says of a container; it adds fields as it likes.
@@ -37,7 +37,7 @@ struct Entry {
 }
 
 /// All containers with our prefix, running or not.
-pub(super) fn find_all(prefix: &str) -> Result<Vec<Container>, CtlError> {
+pub(crate) fn find_all(prefix: &str) -> Result<Vec<Container>, CtlError> {
     let filter = format!("--filter=label={LABEL_PREFIX}={prefix}");
     let args = ["ps", "--all", "--no-trunc", &filter, "--format=json"];
     let output = call(&args.map(OsString::from))?;

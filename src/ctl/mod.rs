@@ -3,14 +3,14 @@
 
 mod args;
 mod channel;
-mod diff;
+pub(crate) mod diff;
 mod event;
 mod exec;
 mod grant;
-mod leftover;
+pub(crate) mod leftover;
 mod list;
 mod log;
-mod output;
+pub(crate) mod output;
 mod peer;
 mod place;
 mod session;
@@ -18,7 +18,7 @@ mod shell;
 mod signals;
 mod status;
 mod stop;
-mod trust;
+pub(crate) mod trust;
 mod wt;
 
 use std::ffi::OsString;

@@ -9,16 +9,16 @@ use crate::text;
 
 /// Rows under a heading, aligned; the last column may be of any width.
 /// Whatever a cell holds is made safe to show.
-pub(super) fn render_table<const N: usize>(heading: [&str; N], rows: &[[Cell; N]]) -> String {
+pub(crate) fn render_table<const N: usize>(heading: [&str; N], rows: &[[Cell; N]]) -> String {
     let widths = Widths::fitting(heading, rows);
     widths.render_heading(heading) + &widths.render(rows)
 }
 
 /// Widths of columns, for rows that come one after the other.
-pub(super) struct Widths<const N: usize>([usize; N]);
+pub(crate) struct Widths<const N: usize>([usize; N]);
 
 impl<const N: usize> Widths<N> {
-    pub(super) fn fitting(heading: [&str; N], rows: &[[Cell; N]]) -> Widths<N> {
+    pub(crate) fn fitting(heading: [&str; N], rows: &[[Cell; N]]) -> Widths<N> {
         let heading = heading.map(Cell::plain);
         let mut widths = [0; N];
         for row in std::iter::once(&heading).chain(rows) {
@@ -29,12 +29,12 @@ impl<const N: usize> Widths<N> {
         Widths(widths)
     }
 
-    pub(super) fn render_heading(&self, heading: [&str; N]) -> String {
+    pub(crate) fn render_heading(&self, heading: [&str; N]) -> String {
         self.render(&[heading.map(Cell::plain)])
     }
 
     /// A cell that is too wide moves the rest of its row.
-    pub(super) fn render(&self, rows: &[[Cell; N]]) -> String {
+    pub(crate) fn render(&self, rows: &[[Cell; N]]) -> String {
         let mut out = String::new();
         for row in rows {
             let mut line = String::new();
@@ -51,27 +51,27 @@ impl<const N: usize> Widths<N> {
 }
 
 #[derive(Debug)]
-pub(super) struct Cell {
+pub(crate) struct Cell {
     text: String,
     colour: Option<Colour>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Colour {
+pub(crate) enum Colour {
     Green,
     Yellow,
     Red,
 }
 
 impl Cell {
-    pub(super) fn plain(text: impl AsRef<str>) -> Cell {
+    pub(crate) fn plain(text: impl AsRef<str>) -> Cell {
         Cell {
             text: text::printable(text.as_ref()),
             colour: None,
         }
     }
 
-    pub(super) fn coloured(text: &str, colour: Option<Colour>) -> Cell {
+    pub(crate) fn coloured(text: &str, colour: Option<Colour>) -> Cell {
         Cell {
             colour,
             ..Cell::plain(text)
@@ -91,7 +91,7 @@ impl Cell {
 
 /// Colour is for a terminal, and only where nobody has asked for none
 /// (no-color.org).
-pub(super) fn wants_colour() -> bool {
+pub(crate) fn wants_colour() -> bool {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     rustix::termios::isatty(rustix::stdio::stdout())
         && set("NO_COLOR").is_none()
@@ -100,14 +100,14 @@ pub(super) fn wants_colour() -> bool {
 
 /// Exact for a program, and harmless for the terminal of a person who looks:
 /// JSON leaves DEL, C1 controls and characters that reorder text as they are.
-pub(super) fn render_json(value: &impl Serialize) -> Result<String, Error> {
+pub(crate) fn render_json(value: &impl Serialize) -> Result<String, Error> {
     let json = serde_json::to_string_pretty(value)
         .map_err(|error| Error::io("write JSON", std::io::Error::from(error)))?;
     Ok(escape_json(&json) + "\n")
 }
 
 /// JSON text -> the same value, harmless for a terminal.
-pub(super) fn escape_json(json: &str) -> String {
+pub(crate) fn escape_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len() + 1);
     for c in json.chars() {
         // Line feeds stand between the values only; inside they are escaped.
@@ -125,7 +125,7 @@ pub(super) fn escape_json(json: &str) -> String {
 
 /// Seconds since the epoch -> `2026-01-31T23:59:59Z`. By the rules of the
 /// Gregorian calendar, counted in eras of 400 years that begin in March.
-pub(super) fn render_time(seconds: f64) -> String {
+pub(crate) fn render_time(seconds: f64) -> String {
     // Whatever lies before 1970 or after the year 9999 is no time of ours.
     if !(0.0..253_402_300_800.0).contains(&seconds) {
         return "-".to_owned();
@@ -152,7 +152,7 @@ pub(super) fn render_time(seconds: f64) -> String {
 }
 
 /// `5ms`, `1.2s`, and from a minute on as other durations.
-pub(super) fn render_milliseconds(milliseconds: u64) -> String {
+pub(crate) fn render_milliseconds(milliseconds: u64) -> String {
     match milliseconds {
         0..1000 => format!("{milliseconds}ms"),
         1000..60_000 => format!("{}.{}s", milliseconds / 1000, milliseconds % 1000 / 100),
@@ -161,7 +161,7 @@ pub(super) fn render_milliseconds(milliseconds: u64) -> String {
 }
 
 /// The two largest units: `3d 4h`, `5m 6s`, `7s`.
-pub(super) fn render_duration(seconds: u64) -> String {
+pub(crate) fn render_duration(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds}s"),
@@ -172,7 +172,7 @@ pub(super) fn render_duration(seconds: u64) -> String {
 }
 
 /// In the unit of the configuration that leaves no more than one decimal.
-pub(super) fn render_size(bytes: u64) -> String {
+pub(crate) fn render_size(bytes: u64) -> String {
     const UNITS: [(&str, u32); 4] = [("t", 40), ("g", 30), ("m", 20), ("k", 10)];
     for (unit, shift) in UNITS {
         let (whole, rest) = (bytes >> shift, bytes & ((1 << shift) - 1));

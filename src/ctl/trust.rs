@@ -78,7 +78,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     if way == Way::Diff {
         return Ok(ExitCode::from(exit_code::FAILURE));
     }
-    if way == Way::Ask && !ask()? {
+    if way == Way::Ask && !ask("accept?")? {
         return Err(CtlError::NotAccepted.into());
     }
     match trust.accept(&seen) {
@@ -144,10 +144,27 @@ fn record(place: &Place, target: &Target, change: &str) {
     Journal::new(target.names.journal.clone()).record(&Entry::Trust { change, client });
 }
 
+/// What fits a screen, with the meaning above it.
+const MAX_DIFF: usize = 15;
+
 /// The meaning first: a text can be long, and look harmless.
 fn render(name: &str, why: &Untrusted, seen: &Comparison) -> String {
     let mut out = format!("{name} does not count: {}\n", printable(&why.to_string()));
-    out.push_str("\nAccepting it\n");
+    out.push_str(&format!("\nAccepting it\n{}", meaning(seen)));
+    let diff = diff::render(&seen.old_text, &seen.new_text);
+    match diff.is_empty() {
+        true => out.push_str("\nThe text is the one that was accepted.\n"),
+        false => out.push_str(&format!("\n--- accepted\n+++ now\n{diff}")),
+    }
+    if diff.lines().count() > MAX_DIFF {
+        // The beginning has left the screen by now.
+        out.push_str(&format!("\nAccepting it\n{}", meaning(seen)));
+    }
+    out
+}
+
+fn meaning(seen: &Comparison) -> String {
+    let mut out = String::new();
     for change in &seen.changes {
         let mark = if change.widens { '+' } else { '-' };
         out.push_str(&format!("  {mark} {}\n", change.text));
@@ -155,18 +172,14 @@ fn render(name: &str, why: &Untrusted, seen: &Comparison) -> String {
     if seen.changes.is_empty() {
         out.push_str("  = changes nothing that is allowed\n");
     }
-    let diff = diff::render(&seen.old_text, &seen.new_text);
-    match diff.is_empty() {
-        true => out.push_str("\nThe text is the one that was accepted.\n"),
-        false => out.push_str(&format!("\n--- accepted\n+++ now\n{diff}")),
-    }
     out
 }
 
-fn ask() -> Result<bool, Error> {
+/// A question to a person at the terminal.
+pub(crate) fn ask(question: &str) -> Result<bool, Error> {
     // What was typed before the question is no answer to it.
     let _any = rustix::termios::tcflush(rustix::stdio::stdin(), QueueSelector::IFlush);
-    cli::print("\naccept? [y/N] ");
+    cli::print(&format!("\n{question} [y/N] "));
     let mut answer = String::new();
     std::io::stdin()
         .read_line(&mut answer)

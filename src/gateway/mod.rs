@@ -16,7 +16,7 @@ mod path;
 mod proxy;
 mod shared;
 mod supervisor;
-mod tls;
+pub(crate) mod tls;
 mod upstream;
 
 use std::ffi::OsString;

@@ -146,6 +146,9 @@ impl PodmanError {
             PodmanError::Spawn(error) if error.kind() == io::ErrorKind::NotFound => {
                 Some("install podman (on Debian: apt-get install podman)".to_owned())
             }
+            PodmanError::MissingImage { image } if image == "umwelt:latest" => {
+                Some("build it: umwelt-install image".to_owned())
+            }
             PodmanError::MissingImage { image } => Some(format!(
                 "build it: podman build -t {image} containerfiles/sandbox, or without a container registry: containerfiles/sandbox/mmdebstrap.sh image.tar && podman import image.tar {image}"
             )),

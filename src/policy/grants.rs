@@ -166,10 +166,14 @@ pub(crate) fn steps(
     Some(steps)
 }
 
-/// Only a plain bind is attached; it would hide what is mounted below it.
+/// Only a plain bind is attached; it would hide what is mounted below it. Nor
+/// does a read-only one reach who holds something of a writable one.
 fn attach(mount: &Mount, old: &MountSet) -> Option<Step> {
-    let is_plain = mount.is_granted() && matches!(mount.kind, MountKind::Bind { .. });
-    (is_plain && !old.is_any_below(&mount.path)).then(|| Step::Attach(mount.clone()))
+    let is_bind = |mount: &Mount| matches!(mount.kind, MountKind::Bind { .. });
+    let is_plain = mount.is_granted() && is_bind(mount) && !old.is_any_below(&mount.path);
+    let above = old.covering(&mount.path);
+    let narrows = above.is_some_and(|above| is_bind(above) && above.is_writable());
+    (is_plain && (mount.is_writable() || !narrows)).then(|| Step::Attach(mount.clone()))
 }
 
 /// What is below comes to light only where the container has it.
@@ -348,6 +352,14 @@ mod tests {
         assert_eq!(between(&over_base, &[], &["/h/dev"]), told("-/h/dev"));
         // Created with the grant, it has no base mount at this path.
         assert_eq!(between(&over_base, &[], &[]), None);
+    }
+
+    #[test]
+    fn nothing_writable_is_made_read_only_under_somebodys_hands() {
+        let above = [grant("/h/a", RW, Lasts::Session)];
+        let both = |access| [above[0].clone(), grant("/h/a/b", access, Lasts::Session)];
+        assert_eq!(between(&above, &both(RO), &[]), None);
+        assert_eq!(between(&above, &both(RW), &[]), told("+/h/a/b"));
     }
 
     #[test]

@@ -431,6 +431,7 @@ impl ControlPlane {
             let persisted = self.persist(&mut one);
             self.record(&one, persisted, applied);
             let mut notices = std::mem::take(&mut one.notices);
+            notices.extend(self.still_shown(&one));
             notices.extend(self.standing_notices());
             let reply = ChangeReply {
                 mode: self.mode_of(&one.path),
@@ -502,9 +503,19 @@ impl ControlPlane {
         self.context.set_mounts(mounts);
     }
 
+    /// A revoke takes away what was granted, and not what shows it otherwise.
+    fn still_shown(&self, change: &Judged) -> Option<String> {
+        let mount = self.context.spec.mounts.covering(&change.path)?;
+        let (is_revoke, path) = (change.mode.is_none(), text::printable(&mount.path));
+        let source = mount.origin.as_str();
+        (is_revoke && mount.source().is_some())
+            .then(|| format!("it is still shown, by the mount {path:?} ({source})"))
+    }
+
     fn mode_of(&self, path: &str) -> Option<String> {
         let mount = self.context.spec.mounts.covering(path)?;
-        Some(mount_entry(mount).mode)
+        // Scratch and masks show nothing of the host.
+        mount.source().map(|_| mount_entry(mount).mode)
     }
 
     /// What every result says until it is resolved, and what is said once.

@@ -4,7 +4,7 @@
 //! container), `handler` (requests), `commands`, `reports`, `output` and
 //! `ending` (what runs inside).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -78,6 +78,9 @@ pub(crate) struct Context {
     /// Of a workspace that is a worktree: watched like its own `.git`.
     pub(crate) git_dirs: Vec<PathBuf>,
     pub(crate) host: HostFacts,
+    /// Directories in which commands could write at some time: links there are
+    /// not believed for as long as this lives.
+    pub(crate) was_writable: BTreeSet<String>,
     /// What the sources of the base binds were at the start.
     pub(crate) sources: Sources,
     pub(crate) config: Config,

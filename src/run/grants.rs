@@ -15,7 +15,7 @@ use crate::config::{MAX_GRANTS, Mask, MaskTarget, PersistedGrant};
 use crate::places;
 use crate::policy::grants::{Grant, GrantKind, GrantSet, Lasts};
 use crate::policy::masks::MaskFacts;
-use crate::policy::mounts::{Access, Mount, MountSet};
+use crate::policy::mounts::{Access, MountSet};
 use crate::run::control_plane::Context;
 use crate::run::{masks, preflight};
 use crate::workspace::{self, FileId};
@@ -89,6 +89,9 @@ impl fmt::Display for GrantError {
                     "{path:?} lies in the workspace, which is there and writable"
                 )
             }
+            GrantError::Masked { path, mask } if path == mask => {
+                write!(f, "{path:?} is not granted: it has to stay hidden")
+            }
             GrantError::Masked { path, mask } => {
                 write!(f, "{path:?} is not granted: {mask:?} has to stay hidden")
             }
@@ -112,7 +115,7 @@ impl GrantError {
                 "name a directory or a file of the host by its absolute path".to_owned()
             }
             GrantError::Kind { .. } => {
-                "a directory is granted as it is, a single file with \"file\": true; nothing else can be".to_owned()
+                "a directory is granted as it is, a single file with \"file\": true (--file); nothing else can be".to_owned()
             }
             GrantError::WritableFile(_) => "grant the directory that holds it".to_owned(),
             GrantError::OutsideRoots { .. } => {
@@ -121,8 +124,11 @@ impl GrantError {
             GrantError::Link { leads_to, .. } | GrantError::NotReal { leads_to, .. } => {
                 format!("if that is what is wanted, ask for {leads_to:?}")
             }
+            GrantError::Masked { path, mask } if mask.starts_with(path) && mask != path => {
+                "grant a directory that does not hold it, or for reading only".to_owned()
+            }
             GrantError::Masked { .. } => {
-                "grant a directory that does not hold it, or for reading only; a single file that is needed can be granted by its name".to_owned()
+                "a single file that is needed can be granted by its name, with \"file\": true (--file)".to_owned()
             }
             GrantError::Changed(_) => "grant it again".to_owned(),
             GrantError::TooMany => "revoke what is no longer needed".to_owned(),
@@ -216,8 +222,7 @@ impl Context {
     }
 
     fn check_links(&self, links: &[PathBuf], real: &Path) -> Result<(), GrantError> {
-        let writable = self.spec.mounts.iter().filter(|mount| mount.is_writable());
-        let writable: Vec<&str> = writable.filter_map(Mount::source).collect();
+        let writable = &self.was_writable;
         let changeable = |link: &&PathBuf| writable.iter().any(|dir| link.starts_with(dir));
         match links.iter().find(changeable) {
             None => Ok(()),

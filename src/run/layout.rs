@@ -51,6 +51,9 @@ impl Context {
     /// What the container has, and what clients are told of it.
     pub(crate) fn set_mounts(&mut self, mounts: MountSet) {
         self.list.mounts = mounts.iter().map(mount_entry).collect();
+        let writable = mounts.iter().filter(|mount| mount.is_writable());
+        let sources = writable.filter_map(Mount::source).map(str::to_owned);
+        self.was_writable.extend(sources);
         self.spec.mounts = mounts;
     }
 }

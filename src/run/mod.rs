@@ -42,7 +42,7 @@ mod watch;
 mod watchdog;
 mod worktree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -371,6 +371,7 @@ fn prepare(found: Found, asked: &Asked, launched: bool) -> Context {
     Context {
         sources: recorded_sources(preflight.host.real_binds.values().map(String::as_str)),
         host: preflight.host,
+        was_writable: BTreeSet::new(),
         search_path: podman::search_path(workspace.path()),
         exe: PathBuf::from(preflight.exe),
         config,

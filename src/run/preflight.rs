@@ -169,7 +169,8 @@ const SECCOMP_PROFILES: [&str; 2] = [
     "/usr/share/containers/seccomp.json",
 ];
 
-fn derive_seccomp() -> Result<Vec<u8>, PreflightError> {
+/// The tightened profile of this host, as JSON.
+pub(crate) fn derive_seccomp() -> Result<Vec<u8>, PreflightError> {
     let [first, last] = SECCOMP_PROFILES.map(PathBuf::from);
     let path = if first.exists() { first } else { last };
     let refused = |reason: String| PreflightError::Seccomp {

@@ -3,7 +3,8 @@
 //! and runs nothing.
 //!
 //! The agent can write `.git`; so nothing follows from it alone. The
-//! repository must name the workspace too, where the agent cannot write.
+//! repository must name the workspace too, and as the agent of another project
+//! may have written that, a person must have accepted it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -18,6 +19,8 @@ use crate::gitdir::{self, one_line, open, read, read_pointer};
 use crate::policy::mounts::{Mount, MountKind, MountPoint};
 use crate::policy::worktree::{self, Linked};
 use crate::run::masks::hides;
+use crate::text;
+use crate::trust::repository;
 use crate::workspace::{self, FileId, Workspace};
 
 /// Longest configuration.
@@ -98,6 +101,10 @@ impl<'a> Finder<'a> {
         };
         match confirmed.and_then(|()| confirm(&admin, dot_git)) {
             Err(reason) => refused(reason),
+            Ok(linked) if !self.is_accepted(&linked) => Found {
+                notices: vec![self.unaccepted()],
+                ..Found::default()
+            },
             Ok(linked) => {
                 let (mounts, notices) = worktree::linked_mounts(&linked, self.access);
                 // What cannot be written inside is changed by the host only.
@@ -113,6 +120,19 @@ impl<'a> Finder<'a> {
                 }
             }
         }
+    }
+
+    fn is_accepted(&self, linked: &Linked) -> bool {
+        let common = Path::new(&linked.common);
+        repository::is_accepted(self.dirs, self.workspace.path(), common)
+    }
+
+    /// The command stands first, as a long line may be cut.
+    fn unaccepted(&self) -> String {
+        let workspace = text::shell_word(self.workspace.as_str());
+        format!(
+            "git does not work here until the user accepts, on the host, with: umwelt-ctl wt accept {workspace} (this is a worktree of a repository elsewhere)"
+        )
     }
 
     /// Whether all of the directory may be shown, and parts of it be written.
@@ -275,6 +295,13 @@ mod tests {
             std::fs::write(self.path(name), text).unwrap();
         }
 
+        /// What a person does with `umwelt-ctl wt accept`.
+        fn accept(&self, common: &str) {
+            let (workspace, common) = (self.path("w"), self.path(common));
+            // Where there is no such directory, nothing is accepted.
+            drop(repository::accept(&self.dirs(), &workspace, &common));
+        }
+
         fn dirs(&self) -> Dirs {
             Dirs {
                 home: self.path("home"),
@@ -286,6 +313,7 @@ mod tests {
         }
 
         fn find(&self) -> Found {
+            self.accept("r/.git");
             self.find_in("w", &self.dirs(), &[], &[])
         }
 
@@ -320,6 +348,15 @@ mod tests {
             format!("{mode} {}", path.display())
         };
         found.mounts.iter().map(line).collect()
+    }
+
+    #[test]
+    fn a_repository_that_nobody_accepted_is_not_mounted() {
+        let place = Place::new();
+        let found = place.find_in("w", &place.dirs(), &[], &[]);
+        assert!(found.mounts.is_empty(), "{found:?}");
+        assert!(found.notices[0].contains("umwelt-ctl wt accept"));
+        assert!(!place.find().mounts.is_empty());
     }
 
     #[test]

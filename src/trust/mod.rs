@@ -10,6 +10,7 @@ mod directory;
 pub(crate) mod meaning;
 mod network_meaning;
 mod record;
+pub(crate) mod repository;
 mod update;
 
 use std::fmt;

@@ -360,7 +360,8 @@ fn a_bare_repository_and_sha256_will_do() {
     let path = place.add(&[]);
     assert_eq!(path, place.home.path("bare.git.worktrees/w1"));
     assert_eq!(place.git_in(&path, &["status", "--porcelain"]), "");
-    assert!(exists(&bare.join("logs/refs/heads/w1")));
+    // A link in the place of a log would be followed: none is written.
+    assert!(!exists(&bare.join("logs/refs/heads/w1")));
     // From one worktree: what is checked out there.
     place.git_in(
         &path,
@@ -448,4 +449,48 @@ fn a_wrong_use_is_told() {
         assert_eq!(ran.code, Some(2), "{args:?}");
         assert!(ran.stderr.contains(reason), "{args:?}: {}", ran.stderr);
     }
+}
+
+#[test]
+fn fifos_and_links_in_the_place_of_what_git_reads_are_refused() {
+    let mut place = Place::new();
+    let secret = place.home.path("secret");
+    std::fs::write(&secret, "deadbeef of-a-secret\n").unwrap();
+    let packed = place.repo.join(".git/packed-refs");
+    symlink(&secret, &packed).unwrap();
+    let repo = place.repo.to_str().unwrap().to_owned();
+    let refused = |place: &mut Place| {
+        let ran = place.home.run(&["wt", "list", &repo]);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("packed-refs"), "{ran:?}");
+        assert!(!ran.stderr.contains("of-a-secret"), "{ran:?}");
+    };
+    refused(&mut place);
+    std::fs::remove_file(&packed).unwrap();
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &packed, kind, mode, 0).unwrap();
+    refused(&mut place);
+}
+
+#[test]
+fn repository_is_shared_after_a_yes_only() {
+    let place = Place::new();
+    let path = place.add(&[]);
+    let record = |place: &Place| {
+        let trust = place.home.path("state/umwelt/trust");
+        let entries = trust.read_dir().into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+        names.filter(|name| name.ends_with("-git.json")).count()
+    };
+    // What add makes is accepted with it.
+    assert_eq!(record(&place), 1);
+    std::fs::remove_dir_all(place.home.path("state/umwelt/trust")).unwrap();
+    let path = path.to_str().unwrap();
+    let ran = place.home.run(&["wt", "accept", path]);
+    assert_eq!((ran.code, record(&place)), (Some(1), 0), "{ran:?}");
+    let ran = place.home.run(&["wt", "accept", "--yes", path]);
+    assert_eq!((ran.code, record(&place)), (Some(0), 1), "{ran:?}");
+    let ran = place.home.run(&["wt", "rm", path]);
+    assert_eq!((ran.code, record(&place)), (Some(0), 0), "{ran:?}");
 }

@@ -50,12 +50,24 @@ fn place(workspace: &str, config: &str) -> Place {
         &other,
         &["commit", "-q", "--allow-empty", "-m", "only here"],
     );
+    if workspace == "project" {
+        accept(&place);
+    }
     let admin = repo.join(".git/worktrees/other");
     for entry in admin.read_dir().unwrap() {
         let file = std::fs::File::open(entry.unwrap().path()).unwrap();
         file.set_modified(std::time::UNIX_EPOCH).unwrap();
     }
     place
+}
+
+/// A person says that the sandbox may share the repository.
+fn accept(place: &Place) {
+    let mut command = place.applet("umwelt-ctl");
+    let accepted = command
+        .args(["wt", "accept", "--yes"])
+        .arg(&place.workspace);
+    assert!(accepted.status().unwrap().success());
 }
 
 fn paths(place: &Place) -> (PathBuf, PathBuf) {

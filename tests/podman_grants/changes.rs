@@ -249,7 +249,7 @@ fn changes_are_in_the_journal() {
     granted(&mut client, &above_mask(&dir), "ro");
     revoked(&mut client, &dir.join("a"));
     let kinds: Vec<String> = sandbox
-        .journal()
+        .entries()
         .iter()
         .map(|entry| entry["kind"].as_str().unwrap().to_owned())
         .filter(|kind| ["grant", "revoke", "recreated"].contains(&kind.as_str()))

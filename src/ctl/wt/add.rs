@@ -13,6 +13,7 @@ use super::{Site, WorktreeError};
 use crate::cli;
 use crate::error::Error;
 use crate::gitdir;
+use crate::trust::repository;
 use crate::workspace;
 
 /// Names that are tried where none is given.
@@ -52,6 +53,7 @@ pub(super) fn run(
         return Err(error.into());
     }
     drop(shadow);
+    repository::accept(&site.place.dirs, &path, &repository.common)?;
     call_hook(site, &repository, &path, &branch)?;
     Ok(cli::print(&format!("{}\n", path.display())))
 }

@@ -1,5 +1,6 @@
 //! `umwelt-ctl wt`: git worktrees, one for each session of an agent.
 
+mod accept;
 mod add;
 mod git;
 mod hook;
@@ -25,6 +26,7 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
 Usage: umwelt-ctl wt add REPO [NAME] [--branch B]
        umwelt-ctl wt rm [--force] PATH
        umwelt-ctl wt list [--json] [REPO]
+       umwelt-ctl wt accept [--yes] PATH
 
 Makes, removes and lists git worktrees: directories with a branch each, in which
 agents work side by side. Nothing that the repository configures is run: no
@@ -35,6 +37,9 @@ path. It lies in REPO.worktrees beside the repository, or where worktrees.dir
 says. rm refuses while files are changed or unknown to git, while no branch
 holds the commits, and while a sandbox runs there. The branch stays.
 
+accept lets the sandbox of a worktree that was made otherwise share its
+repository, after a question; add does so by itself.
+
 worktrees.post_add and worktrees.pre_rm of umwelt.toml name commands that run
 on the host in the worktree, after add and before rm.
 
@@ -42,10 +47,11 @@ Options:
       --branch B  the branch to work on; made if it does not exist
       --force     remove also what would be lost
       --json      print a JSON array, one object per worktree
+      --yes       accept without a question
   -h, --help      print this help and exit
   -V, --version   print the version and exit
 ",
-    options: &["branch", "force", "json"],
+    options: &["branch", "force", "json", "yes"],
     operands: Operands::Words,
     run,
 };
@@ -69,16 +75,18 @@ fn run(args: Args) -> Result<ExitCode, Error> {
             add::run(&site()?, Path::new(repo), Some(name), args.branch)
         }
         ("rm", [path]) => rm::run(&site()?, Path::new(path), args.flags.contains(&"force")),
+        ("accept", [path]) => accept::run(&site()?, Path::new(path), args.flags.contains(&"yes")),
         ("list", []) => list::run(&site()?, Path::new("."), args.json),
         ("list", [repo]) => list::run(&site()?, Path::new(repo), args.json),
         _ => Err(Error::Usage(format!(
-            "write one of: {NAME} wt add REPO [NAME], {NAME} wt rm PATH, {NAME} wt list [REPO]"
+            "write one of: {NAME} wt add REPO [NAME], {NAME} wt rm PATH, {NAME} wt list [REPO], {NAME} wt accept PATH"
         ))),
     }
 }
 
 fn check_options(action: &str, args: &Args) -> Result<(), Error> {
     let given = [
+        ("--yes", "accept", args.flags.contains(&"yes")),
         ("--branch", "add", args.branch.is_some()),
         ("--force", "rm", args.flags.contains(&"force")),
         ("--json", "list", args.json),

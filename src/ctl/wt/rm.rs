@@ -11,6 +11,7 @@ use crate::ctl::peer::{self, Presence};
 use crate::error::Error;
 use crate::gitdir;
 use crate::text;
+use crate::trust::repository;
 
 /// Most paths that a refusal names.
 const MAX_NAMED: usize = 5;
@@ -39,17 +40,18 @@ pub(super) fn run(site: &Site, path: &Path, force: bool) -> Result<ExitCode, Err
         std::fs::remove_dir_all(dir)
             .map_err(|error| Error::io(format!("remove {dir:?}"), error))?;
     }
+    repository::forget(&site.place.dirs, &worktree.path);
     Ok(ExitCode::SUCCESS)
 }
 
-struct Worktree {
-    path: PathBuf,
-    repository: Repository,
+pub(super) struct Worktree {
+    pub(super) path: PathBuf,
+    pub(super) repository: Repository,
     head: Head,
 }
 
 impl Worktree {
-    fn find(given: &Path) -> Result<Worktree, WorktreeError> {
+    pub(super) fn find(given: &Path) -> Result<Worktree, WorktreeError> {
         let refused = |reason: String| WorktreeError::NotAWorktree {
             path: given.to_owned(),
             reason,

@@ -17,7 +17,12 @@ use crate::gitdir;
 
 /// What git finds in the other repository. All else, `info/attributes` among
 /// it, stays out of sight.
-const BORROWED: [&str; 5] = ["objects", "refs", "logs", "packed-refs", "shallow"];
+const BORROWED: [(&str, FileType); 4] = [
+    ("objects", FileType::Directory),
+    ("refs", FileType::Directory),
+    ("packed-refs", FileType::RegularFile),
+    ("shallow", FileType::RegularFile),
+];
 
 const MAX_CONFIG: u64 = 1 << 20;
 
@@ -28,6 +33,7 @@ pub(super) struct Shadow {
 
 impl Shadow {
     pub(super) fn create(site: &Site, repository: &Repository) -> Result<Shadow, WorktreeError> {
+        check_borrowed(repository)?;
         let config = config_for(repository)?;
         let name = format!("umwelt-wt-{}", std::process::id());
         let dir = site.place.dirs.runtime.join(name);
@@ -42,7 +48,7 @@ impl Shadow {
     }
 
     fn fill(&self, config: &str, common: &Path) -> io::Result<()> {
-        for name in BORROWED {
+        for (name, _) in BORROWED {
             // One that is not there yet is made where the link leads.
             symlink(common.join(name), self.dir.join(name))?;
         }
@@ -108,6 +114,24 @@ impl Drop for Shadow {
 }
 
 /// The hash that names objects is all that has to be known of the other's.
+/// A link would be followed, and a FIFO be waited for.
+fn check_borrowed(repository: &Repository) -> Result<(), WorktreeError> {
+    for (name, kind) in BORROWED {
+        let path = repository.common.join(name);
+        match gitdir::file_type(&path) {
+            Ok(found) if found == kind => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            _ => {
+                return Err(WorktreeError::NotARepository {
+                    path: repository.top.clone(),
+                    reason: format!("{path:?} is not what git makes"),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
 fn config_for(repository: &Repository) -> Result<String, WorktreeError> {
     let path = repository.common.join("config");
     let refused = |reason: String| WorktreeError::NotARepository {
@@ -125,7 +149,7 @@ fn config_for(repository: &Repository) -> Result<String, WorktreeError> {
     if value("extensions.refstorage").is_some_and(|storage| storage != "files") {
         return Err(refused("its refs are not stored in files".to_owned()));
     }
-    let settings = "[core]\n\trepositoryformatversion = 1\n\tbare = false\n\tlogAllRefUpdates = true\n[extensions]\n";
+    let settings = "[core]\n\trepositoryformatversion = 1\n\tbare = false\n\tlogAllRefUpdates = false\n[extensions]\n";
     match value("extensions.objectformat").as_deref() {
         None | Some("sha1") => Ok(settings.to_owned()),
         Some("sha256") => Ok(format!("{settings}\tobjectFormat = sha256\n")),

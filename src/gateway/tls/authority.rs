@@ -75,14 +75,12 @@ impl From<rustls::Error> for CertificateError {
 
 /// A new authority, in PEM.
 #[derive(Debug)]
-#[allow(dead_code, reason = "umwelt-install makes the authority")]
 pub(crate) struct NewAuthority {
     pub(crate) certificate: String,
     pub(crate) key: String,
     pub(crate) expires: SystemTime,
 }
 
-#[allow(dead_code, reason = "umwelt-install makes the authority")]
 pub(crate) fn create() -> Result<NewAuthority, CertificateError> {
     let key = KeyPair::generate()?;
     let now = SystemTime::now();

@@ -1,0 +1,42 @@
+# shellcheck shell=bash
+# Completions of umwelt for bash, made from the help texts by tests/completions.rs.
+
+_umwelt() {
+    local program=${1##*/} word=${COMP_WORDS[COMP_CWORD]} first='' words='' at
+    for ((at = 1; at < COMP_CWORD; at++)); do
+        [[ ${COMP_WORDS[at]} == -* ]] || { first=${COMP_WORDS[at]} && break; }
+    done
+    case "$program $first" in
+        'umwelt-mcp '*) words='--workspace --help --version' ;;
+        'umwelt-run '*) words='--workspace --detach --help --version' ;;
+        'umwelt-ctl status') words='--json --help --version' ;;
+        'umwelt-ctl stop') words='--hard --help --version' ;;
+        'umwelt-ctl exec') words='--cwd --help --version' ;;
+        'umwelt-ctl shell') words='--cwd --help --version' ;;
+        'umwelt-ctl list') words='--json --help --version' ;;
+        'umwelt-ctl grant') words='--rw --file --persist --json --help --version' ;;
+        'umwelt-ctl revoke') words='--json --help --version' ;;
+        'umwelt-ctl trust') words='--diff --yes --revoke --help --version' ;;
+        'umwelt-ctl log') words='--follow --lines --json --help --version' ;;
+        'umwelt-ctl wt') words='--branch --force --json --yes --help --version' ;;
+        'umwelt-ctl ') words='status stop exec shell list grant revoke trust log wt --help --version' ;;
+        'umwelt-nft-hook '*) words='--ruleset --digest --nft --read-back --help --version' ;;
+        'umwelt-install install') words='--prefix-bin --no-image --no-egress --help --version' ;;
+        'umwelt-install status') words='--json --help --version' ;;
+        'umwelt-install remove') words='--purge --help --version' ;;
+        'umwelt-install image') words='--with-build --packages --from-packages --help --version' ;;
+        'umwelt-install ca') words='--help --version' ;;
+        'umwelt-install client') words='--merge --yes --help --version' ;;
+        'umwelt-install doctor') words='--json --fix-commands --help --version' ;;
+        'umwelt-install ') words='install status remove image ca client doctor --help --version' ;;
+        'umwelt-init '*) words='--help --version' ;;
+        'umwelt-gateway '*) words='--policy --ca-cert --ca-key --roots --audit --listen --proxy-port --socks-port --dns-port --resolver --workspace --threads --audit-size --audit-keep --help --version' ;;
+    esac
+    COMPREPLY=()
+    # Other words are files, or workspaces, by -o default.
+    if [[ $word == -* || -z $first ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
+    fi
+}
+
+complete -o default -F _umwelt umwelt-mcp umwelt-run umwelt-ctl umwelt-nft-hook umwelt-install umwelt-init umwelt-gateway

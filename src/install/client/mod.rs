@@ -1,0 +1,86 @@
+//! `umwelt-install client`: the settings by which a client starts umwelt-mcp,
+//! shown, or merged into the client's own file.
+
+mod codex;
+mod json_edit;
+mod jsonc;
+mod merge;
+mod settings;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::cli;
+use crate::error::Error;
+use crate::install::args::{Args, Subcommand};
+use crate::install::layout::Layout;
+use crate::install::record::Record;
+use crate::install::{InstallError, NAME};
+use settings::Client;
+
+pub(super) const SUBCOMMAND: Subcommand = Subcommand {
+    name: "client",
+    help: "\
+Usage: umwelt-install client CLIENT [--merge FILE [--yes]]
+
+Prints the settings by which an MCP client starts umwelt: the command, which
+tools may be called without a question, and how to switch off the client's own.
+
+CLIENT is one of opencode, claude, codex, goose, vscode, generic.
+
+Options:
+      --merge FILE  put them into FILE, after showing the difference and asking;
+                    what is there stays, and so do comments; a copy is kept
+      --yes         do not ask
+  -h, --help        print this help and exit
+  -V, --version     print the version and exit
+",
+    flags: &["yes"],
+    values: &["merge"],
+    operand: Some("one client"),
+    run,
+};
+
+fn run(args: Args) -> Result<ExitCode, Error> {
+    let name = args.operand.as_deref().unwrap_or_default();
+    let client = Client::from_name(name).ok_or_else(|| {
+        let valid = Client::ALL.map(Client::name).join(", ");
+        Error::Usage(format!("unknown client {name:?}; valid are: {valid}"))
+    })?;
+    let command = command()?;
+    match args.value("merge") {
+        Some(file) => merge(client, &command, file, args.has("yes")),
+        None if args.has("yes") => Err(Error::Usage("--yes goes with --merge".to_owned())),
+        None => Ok(cli::print(&client.page(&command))),
+    }
+}
+
+fn merge(client: Client, command: &str, file: &OsString, yes: bool) -> Result<ExitCode, Error> {
+    let file = Path::new(file);
+    let edit = |text: &str| client.merge(command, file, text);
+    let done = merge::into_file(file, edit, yes)?;
+    cli::print(&done.text);
+    if let Some(note) = done.after.as_deref().and_then(|text| client.note(text)) {
+        cli::print(&format!("note: {note}\n"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The absolute path of umwelt-mcp: clients expand nothing.
+fn command() -> Result<String, Error> {
+    let layout = Layout::load(None)?;
+    let record = Record::load(&layout.record)?;
+    let path = layout.with_recorded(record.as_ref()).bin.join("umwelt-mcp");
+    if !path.exists() {
+        log::warn!("{path:?} does not exist yet; run: {NAME} install");
+    }
+    match path.to_str() {
+        Some(text) if !text.contains(char::is_control) => Ok(text.to_owned()),
+        _ => Err(InstallError::Merge {
+            path,
+            why: "its path is not plain UTF-8".to_owned(),
+        }
+        .into()),
+    }
+}

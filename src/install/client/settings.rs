@@ -1,0 +1,322 @@
+//! Which settings a client needs. Pure. Names and keys of opencode are measured
+//! with 1.18; those of the others are as their documentation has them.
+
+use std::path::Path;
+
+use super::codex;
+use super::json_edit::{self, Lists};
+use super::jsonc;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Client {
+    Opencode,
+    Claude,
+    Codex,
+    Goose,
+    Vscode,
+    Generic,
+}
+
+impl Client {
+    pub(super) const ALL: [Client; 6] = [
+        Client::Opencode,
+        Client::Claude,
+        Client::Codex,
+        Client::Goose,
+        Client::Vscode,
+        Client::Generic,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Client::Opencode => "opencode",
+            Client::Claude => "claude",
+            Client::Codex => "codex",
+            Client::Goose => "goose",
+            Client::Vscode => "vscode",
+            Client::Generic => "generic",
+        }
+    }
+
+    pub(super) fn from_name(name: &str) -> Option<Client> {
+        Client::ALL.into_iter().find(|client| client.name() == name)
+    }
+
+    /// The settings, with where they belong and what to know about them.
+    pub(super) fn page(self, command: &str) -> String {
+        match self {
+            Client::Opencode => format!(
+                "// ~/.config/opencode/opencode.jsonc\n\
+                 // Choose the agent \"umwelt\" then: it has no tools but those of the sandbox.\n{}",
+                opencode(command)
+            ),
+            Client::Claude => format!(
+                "# In a shell, once:\n\
+                 claude mcp add --scope user umwelt -- {}\n\n\
+                 # ~/.claude/settings.json:\n{CLAUDE_SETTINGS}\n\
+                 # Claude Code keeps its own tools, which work on the host, unless it is started so:\n\
+                 claude --disallowedTools Bash,Read,Edit,Write,Glob,Grep,NotebookEdit,WebFetch,Task\n",
+                crate::text::shell_word(command)
+            ),
+            Client::Codex => format!(
+                "# ~/.codex/config.toml\n\
+                 # Codex keeps its own shell, which works on the host; confine that with:\n\
+                 # codex --sandbox read-only\n{}",
+                codex_settings(command)
+            ),
+            Client::Goose => format!(
+                "# ~/.config/goose/config.yaml, in its section \"extensions\":\n{}\n\
+                 # Then, with \"goose configure\", let it call shell and list always, and ask before\n\
+                 # grant, revoke and egress; and switch off the extension \"developer\", whose shell\n\
+                 # works on the host.\n",
+                goose(command)
+            ),
+            Client::Vscode => format!(
+                "// .vscode/mcp.json, or the one of the user (\"MCP: Open User Configuration\").\n\
+                 // VS Code asks before a tool is called. Let it always call shell and list, and ask\n\
+                 // each time for grant, revoke and egress.\n{}",
+                vscode(command)
+            ),
+            Client::Generic => format!(
+                "// As most clients have it. Start it in the project, or add \"--workspace\", \"DIR\" to\n\
+                 // args. Let shell and list be called without a question, and ask before grant,\n\
+                 // revoke and egress.\n{}",
+                mcp_servers(command)
+            ),
+        }
+    }
+
+    /// The text of the client's file with the settings in it.
+    pub(super) fn merge(self, command: &str, file: &Path, text: &str) -> Result<String, String> {
+        match self {
+            Client::Opencode => json_edit::merge(text, &opencode(command), Lists::Replace),
+            Client::Claude if is_claude_settings(file) => {
+                json_edit::merge(text, CLAUDE_SETTINGS, Lists::Extend)
+            }
+            Client::Claude if is_named(file, &[".mcp.json", ".claude.json"]) => {
+                json_edit::merge(text, &mcp_servers(command), Lists::Replace)
+            }
+            Client::Claude => Err(
+                "for Claude Code it should be .claude/settings.json (permissions), or .mcp.json or ~/.claude.json (the server)"
+                    .to_owned(),
+            ),
+            Client::Codex => codex::merge(text, &codex_settings(command)),
+            Client::Goose => Err(
+                "the settings of goose are YAML, which is not edited here; put in by hand what is printed without --merge"
+                    .to_owned(),
+            ),
+            Client::Vscode => json_edit::merge(text, &vscode(command), Lists::Replace),
+            Client::Generic => json_edit::merge(text, &mcp_servers(command), Lists::Replace),
+        }
+    }
+
+    /// What a person should look at in the merged text.
+    pub(super) fn note(self, text: &str) -> Option<String> {
+        if self != Client::Opencode {
+            return None;
+        }
+        // The last key that matches counts.
+        let node = jsonc::parse(text).ok()?;
+        let keys = node.keys(&["permission"]);
+        let first = keys.iter().position(|key| key.starts_with("umwelt_"))?;
+        let late = keys.get(first..)?.iter().find(|key| key.contains('*'))?;
+        Some(format!(
+            "in \"permission\", {late:?} stands after the tools of umwelt and wins over them; move it up"
+        ))
+    }
+}
+
+fn is_named(file: &Path, names: &[&str]) -> bool {
+    let name = file.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| names.contains(&name))
+}
+
+fn is_claude_settings(file: &Path) -> bool {
+    is_named(
+        file,
+        &[
+            "settings.json",
+            "settings.local.json",
+            "managed-settings.json",
+        ],
+    )
+}
+
+/// As a text of JSON, which one of TOML and of YAML is too.
+fn quoted(command: &str) -> String {
+    serde_json::Value::from(command).to_string()
+}
+
+fn opencode(command: &str) -> String {
+    const TEXT: &str = r#"{
+  "mcp": {
+    "umwelt": {
+      "type": "local",
+      "command": [COMMAND],
+      "enabled": true
+    }
+  },
+  "permission": {
+    "umwelt_shell": "allow",
+    "umwelt_list": "allow",
+    "umwelt_grant": "ask",
+    "umwelt_revoke": "ask",
+    "umwelt_egress": "ask"
+  },
+  "agent": {
+    "umwelt": {
+      "tools": {
+        "bash": false,
+        "read": false,
+        "edit": false,
+        "write": false,
+        "glob": false,
+        "grep": false,
+        "list": false,
+        "task": false,
+        "skill": false,
+        "lsp": false,
+        "question": false,
+        "todowrite": false,
+        "webfetch": false,
+        "websearch": false,
+        "compress": false
+      }
+    }
+  }
+}
+"#;
+    TEXT.replace("COMMAND", &quoted(command))
+}
+
+const CLAUDE_SETTINGS: &str = r#"{
+  "permissions": {
+    "allow": ["mcp__umwelt__shell", "mcp__umwelt__list"],
+    "ask": ["mcp__umwelt__grant", "mcp__umwelt__revoke", "mcp__umwelt__egress"]
+  }
+}
+"#;
+
+fn mcp_servers(command: &str) -> String {
+    const TEXT: &str = r#"{
+  "mcpServers": {
+    "umwelt": {
+      "command": COMMAND,
+      "args": []
+    }
+  }
+}
+"#;
+    TEXT.replace("COMMAND", &quoted(command))
+}
+
+fn vscode(command: &str) -> String {
+    const TEXT: &str = r#"{
+  "servers": {
+    "umwelt": {
+      "type": "stdio",
+      "command": COMMAND,
+      "args": ["--workspace", "${workspaceFolder}"]
+    }
+  }
+}
+"#;
+    TEXT.replace("COMMAND", &quoted(command))
+}
+
+fn codex_settings(command: &str) -> String {
+    const TEXT: &str = r#"[mcp_servers.umwelt]
+command = COMMAND
+default_tools_approval_mode = "prompt"
+startup_timeout_sec = 30
+tool_timeout_sec = 3700
+
+[mcp_servers.umwelt.tools.list]
+approval_mode = "approve"
+
+[mcp_servers.umwelt.tools.shell]
+approval_mode = "approve"
+"#;
+    TEXT.replace("COMMAND", &quoted(command))
+}
+
+fn goose(command: &str) -> String {
+    const TEXT: &str = "extensions:
+  umwelt:
+    enabled: true
+    type: stdio
+    name: umwelt
+    cmd: COMMAND
+    args: []
+    timeout: 3700
+";
+    TEXT.replace("COMMAND", &quoted(command))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOOLS: [&str; 5] = ["shell", "list", "grant", "revoke", "egress"];
+
+    #[test]
+    fn every_page_names_the_command_and_every_tool() {
+        for client in Client::ALL {
+            let page = client.page("/h/a \"b\"/umwelt-mcp");
+            assert!(page.contains("umwelt-mcp"), "{client:?}");
+            for tool in TOOLS {
+                // Codex asks by default.
+                let is_default = client == Client::Codex && !["shell", "list"].contains(&tool);
+                assert!(page.contains(tool) || is_default, "{client:?} {tool}");
+            }
+        }
+    }
+
+    #[test]
+    fn merged_settings_say_what_may_be_called_without_a_question() {
+        let merge = |client: Client, file: &str| {
+            let text = client.merge("/x", Path::new(file), "").unwrap();
+            jsonc::parse(&text).unwrap().to_value()
+        };
+        let opencode = merge(Client::Opencode, "opencode.jsonc");
+        assert_eq!(opencode["mcp"]["umwelt"]["command"][0], "/x");
+        assert_eq!(opencode["permission"]["umwelt_shell"], "allow");
+        assert_eq!(opencode["permission"]["umwelt_egress"], "ask");
+        assert_eq!(opencode["agent"]["umwelt"]["tools"]["bash"], false);
+        let claude = merge(Client::Claude, "settings.json");
+        assert_eq!(claude["permissions"]["allow"].as_array().unwrap().len(), 2);
+        assert_eq!(claude["permissions"]["ask"].as_array().unwrap().len(), 3);
+        let server = merge(Client::Claude, "/p/.mcp.json");
+        assert_eq!(server["mcpServers"]["umwelt"]["command"], "/x");
+        let codex = Client::Codex.merge("/x", Path::new("c"), "").unwrap();
+        let codex: toml::Table = codex.parse().unwrap();
+        let umwelt = &codex["mcp_servers"]["umwelt"];
+        assert_eq!(
+            umwelt["default_tools_approval_mode"].as_str(),
+            Some("prompt")
+        );
+        assert_eq!(
+            umwelt["tools"]["shell"]["approval_mode"].as_str(),
+            Some("approve")
+        );
+        assert!(umwelt["tools"].get("grant").is_none());
+    }
+
+    #[test]
+    fn files_that_are_not_the_clients_are_refused() {
+        for (client, file) in [(Client::Claude, "x.json"), (Client::Goose, "config.yaml")] {
+            assert!(client.merge("/x", Path::new(file), "").is_err());
+        }
+    }
+
+    #[test]
+    fn a_wildcard_that_wins_over_our_permissions_is_told() {
+        let note = |text: &str| Client::Opencode.note(text);
+        assert_eq!(
+            note(r#"{"permission": {"*": "ask", "umwelt_shell": "allow"}}"#),
+            None
+        );
+        let late = r#"{"permission": {"umwelt_grant": "ask", "umwelt_*": "allow"}}"#;
+        assert!(note(late).unwrap().contains("umwelt_*"));
+    }
+}

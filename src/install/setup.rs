@@ -1,0 +1,122 @@
+//! `umwelt-install install`: every step says what it did, or that it was so
+//! already. Run again, it repairs what is missing, half or old.
+
+use std::process::ExitCode;
+
+use crate::cli;
+use crate::error::Error;
+use crate::install::args::{Args, Subcommand};
+use crate::install::files::{self, Lock};
+use crate::install::layout::Layout;
+use crate::install::record::Record;
+use crate::install::{InstallError, NAME, egress, image, program, refuse_root, say};
+
+pub(super) const SUBCOMMAND: Subcommand = Subcommand {
+    name: "install",
+    help: "\
+Usage: umwelt-install install [OPTION…]
+
+Installs umwelt for the user who calls it: the program, its links, the base
+configuration, what sandboxes with a network need, and the image. What is there
+and right stays as it is; what is missing, half or old is repaired.
+
+Options:
+      --prefix-bin DIR  make the links in DIR (default: ~/.local/bin)
+      --no-image        do not build the image that commands run in
+      --no-egress       leave out what sandboxes with a network need
+  -h, --help            print this help and exit
+  -V, --version         print the version and exit
+",
+    flags: &["no-image", "no-egress"],
+    values: &["prefix-bin"],
+    operand: None,
+    run,
+};
+
+/// An installation that nobody else changes meanwhile.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) layout: Layout,
+    pub(super) record: Record,
+    _lock: Lock,
+}
+
+impl Held {
+    /// Begins with what an earlier run has left.
+    pub(super) fn take(layout: Layout) -> Result<Held, InstallError> {
+        let made = files::make_dir(&layout.dirs.data, 0o700)?;
+        egress::close(&layout.dirs.data)?;
+        let lock = Lock::take(&layout.lock)?;
+        let mut record = match Record::load(&layout.record) {
+            Ok(record) => record.unwrap_or_else(Record::empty),
+            Err(error @ InstallError::Record { .. }) => {
+                say("record", &format!("written anew: {error}"));
+                Record::empty()
+            }
+            Err(error) => return Err(error),
+        };
+        record.add_created(made);
+        record.save(&layout.record)?;
+        Ok(Held {
+            layout,
+            record,
+            _lock: lock,
+        })
+    }
+
+    pub(super) fn save(&mut self) -> Result<(), InstallError> {
+        self.record.save(&self.layout.record)
+    }
+}
+
+fn run(args: Args) -> Result<ExitCode, Error> {
+    refuse_root()?;
+    let bin = args.value("prefix-bin");
+    let layout = Layout::load(bin.map(|bin| &**bin))?;
+    let recorded = Record::load(&layout.record).ok().flatten();
+    let layout = match bin {
+        Some(_) => layout,
+        None => layout.with_recorded(recorded.as_ref()),
+    };
+    let mut held = Held::take(layout)?;
+    // Where control planes write: a directory made now is one to remove later.
+    let made = files::make_dir(&held.layout.dirs.state, 0o700)?;
+    held.record.add_created(made);
+    let sha256 = program::install(&held.layout, &mut held.record)?;
+    held.save()?;
+    program::link(&held.layout, &mut held.record)?;
+    held.save()?;
+    program::configure(&held.layout, &mut held.record)?;
+    held.save()?;
+    let mut problems = Vec::new();
+    if !args.has("no-egress") {
+        let done = egress::install(&held.layout, &mut held.record, &sha256);
+        problems.extend(done.err().map(Error::Install));
+        held.save()?;
+    }
+    if !args.has("no-image") {
+        problems.extend(image::ensure(&held.layout, &mut held.record).err());
+        held.save()?;
+    }
+    Ok(report(problems))
+}
+
+/// What could not be done does not undo the rest.
+fn report(problems: Vec<Error>) -> ExitCode {
+    if problems.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    let mut told = Vec::new();
+    for problem in problems {
+        // Without podman neither image can be made.
+        if !told.contains(&problem.to_string()) {
+            told.push(problem.to_string());
+            cli::report(NAME, &problem);
+        }
+    }
+    cli::write_stderr(
+        format!("{NAME}: not everything is installed; run it again when that is repaired\n")
+            .as_bytes(),
+    );
+    ExitCode::FAILURE
+}

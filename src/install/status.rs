@@ -1,0 +1,270 @@
+//! `umwelt-install status`: what is there, what is missing or old, and the way
+//! to repair it.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::cli;
+use crate::ctl::output::{self, Cell, Colour};
+use crate::error::Error;
+use crate::install::args::{Args, Subcommand};
+use crate::install::image::{self, Standing};
+use crate::install::layout::Layout;
+use crate::install::program::{self, Base, Link};
+use crate::install::record::Record;
+use crate::install::{InstallError, call, egress, files};
+
+pub(super) const SUBCOMMAND: Subcommand = Subcommand {
+    name: "status",
+    help: "\
+Usage: umwelt-install status [--json]
+
+Shows what of umwelt is installed, what is missing or stale, and how to repair
+it. The exit status is 1 if something is.
+
+Options:
+      --json     print a JSON object
+  -h, --help     print this help and exit
+  -V, --version  print the version and exit
+",
+    flags: &["json"],
+    values: &[],
+    operand: None,
+    run,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Ok,
+    Missing,
+    Stale,
+}
+
+#[derive(Debug, Serialize)]
+struct Part {
+    name: &'static str,
+    state: State,
+    detail: String,
+    /// The command that repairs it.
+    fix: Option<&'static str>,
+}
+
+const INSTALL: &str = "umwelt-install install";
+const IMAGE: &str = "umwelt-install image";
+
+impl Part {
+    fn ok(name: &'static str, detail: impl Into<String>) -> Part {
+        Part {
+            name,
+            state: State::Ok,
+            detail: detail.into(),
+            fix: None,
+        }
+    }
+
+    fn missing(name: &'static str, detail: impl Into<String>) -> Part {
+        Part {
+            state: State::Missing,
+            fix: Some(INSTALL),
+            ..Part::ok(name, detail)
+        }
+    }
+
+    fn stale(name: &'static str, detail: impl Into<String>) -> Part {
+        Part {
+            state: State::Stale,
+            ..Part::missing(name, detail)
+        }
+    }
+}
+
+fn run(args: Args) -> Result<ExitCode, Error> {
+    let layout = Layout::load(None)?;
+    let record = Record::load(&layout.record);
+    let layout = layout.with_recorded(record.as_ref().ok().and_then(Option::as_ref));
+    let parts = look(&layout, record);
+    let printed = match args.has("json") {
+        true => cli::print(&output::render_json(&Report {
+            version: env!("CARGO_PKG_VERSION"),
+            parts: &parts,
+        })?),
+        false => cli::print(&render(&parts, output::wants_colour())),
+    };
+    match parts.iter().all(|part| part.state == State::Ok) {
+        true => Ok(printed),
+        false => Ok(ExitCode::FAILURE),
+    }
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    version: &'a str,
+    parts: &'a [Part],
+}
+
+fn look(layout: &Layout, record: Result<Option<Record>, InstallError>) -> Vec<Part> {
+    let known = record.as_ref().ok().and_then(Option::as_ref);
+    let empty = Record::empty();
+    let mut parts = vec![
+        of_program(layout, known),
+        links(layout),
+        config(layout, known),
+    ];
+    parts.extend(
+        record
+            .as_ref()
+            .err()
+            .map(|error| Part::stale("record", error.to_string())),
+    );
+    parts.extend([
+        authority(layout, known.unwrap_or(&empty)),
+        bundle(layout),
+        nft(known),
+        gateway(known),
+        sandbox(layout),
+    ]);
+    parts
+}
+
+fn of_program(layout: &Layout, record: Option<&Record>) -> Part {
+    let name = "program";
+    let there = match files::read(&layout.program) {
+        Ok(Some(bytes)) => files::sha256(&bytes),
+        Ok(None) => return Part::missing(name, layout.program.display().to_string()),
+        Err(error) => return Part::stale(name, error.to_string()),
+    };
+    let known = record.and_then(|record| record.program.as_ref());
+    if known.is_none_or(|known| known.sha256 != there) {
+        return Part::stale(name, "it is not the one that was installed");
+    }
+    match program::running() {
+        Ok(running) if files::sha256(&running) != there => {
+            Part::stale(name, "another one than this, which you are running")
+        }
+        _ => Part::ok(name, layout.program.display().to_string()),
+    }
+}
+
+fn links(layout: &Layout) -> Part {
+    let links = program::links(layout);
+    let bin = layout.bin.display();
+    if let Some((path, _)) = links.iter().find(|(_, link)| *link == Link::Foreign) {
+        let detail = format!("{} belongs to something else", path.display());
+        return Part::stale("links", detail);
+    }
+    let missing = links.iter().filter(|(_, link)| *link == Link::Missing);
+    match missing.count() {
+        0 if program::is_on_path(&layout.bin) => Part::ok("links", bin.to_string()),
+        0 => Part::ok("links", format!("{bin}, which is not on PATH")),
+        count => Part::missing("links", format!("{count} of {} in {bin}", links.len())),
+    }
+}
+
+fn config(layout: &Layout, record: Option<&Record>) -> Part {
+    let path = layout.dirs.base_config();
+    let shown = path.display();
+    match program::base(layout, record) {
+        Err(error) => Part::stale("config", error.to_string()),
+        Ok(Base::Missing) => Part::missing("config", shown.to_string()),
+        Ok(Base::Old) => Part::stale("config", "as an earlier version shipped it"),
+        Ok(Base::Current) => Part::ok("config", shown.to_string()),
+        Ok(Base::Edited { is_shipped_newer }) => {
+            let newer = match is_shipped_newer {
+                true => ", while the shipped one has changed",
+                false => "",
+            };
+            Part::ok("config", format!("{shown}, edited{newer}"))
+        }
+    }
+}
+
+fn authority(layout: &Layout, record: &Record) -> Part {
+    match egress::authority_problem(layout, record) {
+        None => Part::ok("ca", egress::good_until(record)),
+        Some(why) if !files::is_there(&layout.authority_certificate()) => Part::missing("ca", why),
+        Some(why) => Part::stale("ca", why),
+    }
+}
+
+fn bundle(layout: &Layout) -> Part {
+    match egress::bundle_problem(layout) {
+        Ok(None) => Part::ok("bundle", layout.bundle().display().to_string()),
+        Ok(Some(why)) if !files::is_there(&layout.bundle()) => Part::missing("bundle", why),
+        Ok(Some(why)) => Part::stale("bundle", why),
+        Err(error) => Part::stale("bundle", error.to_string()),
+    }
+}
+
+fn nft(record: Option<&Record>) -> Part {
+    match record.and_then(|record| record.nft.as_ref()) {
+        Some(nft) if nft.is_file() => Part::ok("nft", nft.display().to_string()),
+        Some(nft) => Part::stale("nft", format!("{} is gone", nft.display())),
+        None => Part::missing(
+            "nft",
+            "not found at the installation; install nftables first",
+        ),
+    }
+}
+
+fn gateway(record: Option<&Record>) -> Part {
+    let name = "gateway";
+    let Some(known) = record.and_then(|record| record.gateway_image.as_ref()) else {
+        return Part::missing(name, egress::GATEWAY_IMAGE);
+    };
+    match call::find_image(&known.name, egress::PROGRAM_LABEL) {
+        Err(error) => Part::stale(name, error.to_string()),
+        Ok(None) => Part::missing(name, known.name.clone()),
+        Ok(Some(found)) if found.id != known.id => {
+            Part::stale(name, "the image is not the one that was made")
+        }
+        Ok(Some(_)) if !is_of_program(record, &known.program_sha256) => {
+            Part::stale(name, "it holds an older program")
+        }
+        Ok(Some(_)) => Part::ok(name, known.name.clone()),
+    }
+}
+
+fn is_of_program(record: Option<&Record>, sha256: &str) -> bool {
+    let program = record.and_then(|record| record.program.as_ref());
+    program.is_some_and(|program| program.sha256 == sha256)
+}
+
+fn sandbox(layout: &Layout) -> Part {
+    let part = match image::standing(layout) {
+        Err(error) => Part::stale("image", error.to_string()),
+        Ok((name, Standing::Missing)) => Part::missing("image", name),
+        Ok((name, Standing::Old)) => {
+            Part::stale("image", format!("{name} is older than its recipe"))
+        }
+        Ok((name, Standing::Current)) => return Part::ok("image", name),
+        Ok((name, Standing::Foreign)) => {
+            return Part::ok("image", format!("{name}, made by other means"));
+        }
+    };
+    Part {
+        fix: Some(IMAGE),
+        ..part
+    }
+}
+
+fn render(parts: &[Part], colour: bool) -> String {
+    let rows: Vec<_> = parts
+        .iter()
+        .map(|part| {
+            let (word, paint) = match part.state {
+                State::Ok => ("ok", Colour::Green),
+                State::Missing => ("missing", Colour::Red),
+                State::Stale => ("stale", Colour::Yellow),
+            };
+            [
+                Cell::plain(part.name),
+                Cell::coloured(word, colour.then_some(paint)),
+                Cell::plain(&part.detail),
+                Cell::plain(part.fix.map(|fix| format!("-> {fix}")).unwrap_or_default()),
+            ]
+        })
+        .collect();
+    output::render_table(["PART", "STATE", "WHAT", ""], &rows)
+}

@@ -1,0 +1,327 @@
+//! share/completions: made from the help texts, so that they name every option.
+//! `UMWELT_WRITE_GOLDEN=1` writes them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test program: what goes wrong here shall stop it"
+)]
+
+use std::fmt::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const NAMES: [&str; 7] = [
+    "umwelt-mcp",
+    "umwelt-run",
+    "umwelt-ctl",
+    "umwelt-nft-hook",
+    "umwelt-install",
+    "umwelt-init",
+    "umwelt-gateway",
+];
+
+struct Program {
+    name: &'static str,
+    options: Vec<Choice>,
+    subcommands: Vec<(String, Vec<Choice>)>,
+}
+
+/// One long option.
+struct Choice {
+    name: String,
+    takes_value: bool,
+}
+
+fn help(name: &str, args: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_umwelt"));
+    let output = command.arg0(name).args(args).env_clear().output().unwrap();
+    assert!(output.status.success(), "{name} {args:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn programs() -> Vec<Program> {
+    let program = |name| {
+        let text = help(name, &["--help"]);
+        let names = subcommands(&text).into_iter();
+        Program {
+            name,
+            options: options(&text),
+            subcommands: names
+                .map(|sub| {
+                    let options = options(&help(name, &[&sub, "--help"]));
+                    (sub, options)
+                })
+                .collect(),
+        }
+    };
+    NAMES.map(program).into()
+}
+
+/// The lines below "Subcommands:".
+fn subcommands(text: &str) -> Vec<String> {
+    let lines = text.lines().skip_while(|line| *line != "Subcommands:");
+    let lines = lines.skip(1).take_while(|line| !line.is_empty());
+    let starts = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    starts
+        .map(|line| line.split_whitespace().next().unwrap().to_owned())
+        .collect()
+}
+
+/// The lines below "Options:" that begin with one: `-n, --name VALUE  what`.
+fn options(text: &str) -> Vec<Choice> {
+    let lines = text
+        .lines()
+        .skip_while(|line| !line.eq_ignore_ascii_case("options:"));
+    let choice = |line: &str| {
+        let (_, option) = line
+            .split("  ")
+            .find(|part| !part.is_empty())?
+            .split_once("--")?;
+        let mut words = option.split(' ');
+        Some(Choice {
+            name: words.next()?.to_owned(),
+            takes_value: words.next().is_some(),
+        })
+    };
+    let lines = lines.filter(|line| line.trim_start().starts_with('-'));
+    lines.filter_map(choice).collect()
+}
+
+fn long(options: &[Choice]) -> String {
+    let options: Vec<_> = options
+        .iter()
+        .map(|option| format!("--{}", option.name))
+        .collect();
+    options.join(" ")
+}
+
+fn first_words(program: &Program) -> String {
+    let mut words: Vec<_> = program
+        .subcommands
+        .iter()
+        .map(|(name, _)| name.clone())
+        .collect();
+    words.push(long(&program.options));
+    words.join(" ")
+}
+
+const MADE: &str = "made from the help texts by tests/completions.rs";
+
+fn bash(programs: &[Program]) -> String {
+    let mut out = format!("# shellcheck shell=bash\n# Completions of umwelt for bash, {MADE}.\n\n");
+    out.push_str(
+        "_umwelt() {\n    local program=${1##*/} word=${COMP_WORDS[COMP_CWORD]} first='' words='' at\n    \
+         for ((at = 1; at < COMP_CWORD; at++)); do\n        \
+         [[ ${COMP_WORDS[at]} == -* ]] || { first=${COMP_WORDS[at]} && break; }\n    done\n    \
+         case \"$program $first\" in\n",
+    );
+    for program in programs {
+        let name = program.name;
+        for (sub, options) in &program.subcommands {
+            writeln!(out, "        '{name} {sub}') words='{}' ;;", long(options)).unwrap();
+        }
+        let end = if program.subcommands.is_empty() {
+            "*"
+        } else {
+            ""
+        };
+        writeln!(
+            out,
+            "        '{name} '{end}) words='{}' ;;",
+            first_words(program)
+        )
+        .unwrap();
+    }
+    out.push_str(
+        "    esac\n    COMPREPLY=()\n    \
+         # Other words are files, or workspaces, by -o default.\n    \
+         if [[ $word == -* || -z $first ]]; then\n        \
+         mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n    fi\n}\n\n",
+    );
+    writeln!(out, "complete -o default -F _umwelt {}", NAMES.join(" ")).unwrap();
+    out
+}
+
+fn zsh(programs: &[Program]) -> String {
+    let mut out = format!(
+        "#compdef {}\n# Completions of umwelt for zsh, {MADE}.\n\n",
+        NAMES.join(" ")
+    );
+    out.push_str("case \"$service ${words[2]}\" in\n");
+    for program in programs {
+        let name = program.name;
+        for (sub, options) in &program.subcommands {
+            writeln!(
+                out,
+                "    ('{name} {sub}') _arguments {} ;;",
+                zsh_specs(options, "'1: :' ")
+            )
+            .unwrap();
+        }
+        let words = first_words(program);
+        match program.subcommands.is_empty() {
+            true => writeln!(
+                out,
+                "    ('{name} '*) _arguments {} ;;",
+                zsh_specs(&program.options, "")
+            ),
+            false => writeln!(out, "    ('{name} '*) compadd -- {words} ;;"),
+        }
+        .unwrap();
+    }
+    out.push_str("esac\n");
+    out
+}
+
+fn zsh_specs(options: &[Choice], first: &str) -> String {
+    let mut specs = first.to_owned();
+    for option in options {
+        let value = if option.takes_value {
+            ":value:_files"
+        } else {
+            ""
+        };
+        write!(specs, "'--{}{value}' ", option.name).unwrap();
+    }
+    specs + "'*:file:_files'"
+}
+
+fn fish(programs: &[Program]) -> String {
+    let mut out = format!("# Completions of umwelt for fish, {MADE}.\n");
+    for program in programs {
+        let name = program.name;
+        out.push('\n');
+        let condition = match program.subcommands.is_empty() {
+            true => "",
+            false => " -n __fish_use_subcommand",
+        };
+        if !program.subcommands.is_empty() {
+            let subs: Vec<_> = program
+                .subcommands
+                .iter()
+                .map(|(sub, _)| sub.as_str())
+                .collect();
+            writeln!(
+                out,
+                "complete -c {name} -f{condition} -a '{}'",
+                subs.join(" ")
+            )
+            .unwrap();
+        }
+        for option in &program.options {
+            push_fish(&mut out, name, condition, option);
+        }
+        for (sub, options) in &program.subcommands {
+            let condition = format!(" -n '__fish_seen_subcommand_from {sub}'");
+            for option in options {
+                push_fish(&mut out, name, &condition, option);
+            }
+        }
+    }
+    out
+}
+
+fn push_fish(out: &mut String, name: &str, condition: &str, option: &Choice) {
+    let value = if option.takes_value { " -r" } else { "" };
+    writeln!(
+        out,
+        "complete -c {name}{condition} -l {}{value}",
+        option.name
+    )
+    .unwrap();
+}
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("share/completions")
+        .join(name)
+}
+
+#[test]
+fn completions_are_those_of_the_help_texts() {
+    let programs = programs();
+    for (name, expected) in [
+        ("umwelt.bash", bash(&programs)),
+        ("_umwelt", zsh(&programs)),
+        ("umwelt.fish", fish(&programs)),
+    ] {
+        let path = path(name);
+        if std::env::var_os("UMWELT_WRITE_GOLDEN").is_some() {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, &expected).unwrap();
+        }
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        let different = found.lines().zip(expected.lines()).find(|(a, b)| a != b);
+        assert_eq!(
+            different, None,
+            "{name}: write it anew with UMWELT_WRITE_GOLDEN=1"
+        );
+        assert_eq!(found.len(), expected.len(), "{name}");
+    }
+}
+
+#[test]
+fn help_texts_are_understood() {
+    let programs = programs();
+    let install = programs
+        .iter()
+        .find(|program| program.name == "umwelt-install")
+        .unwrap();
+    let (_, options) = install
+        .subcommands
+        .iter()
+        .find(|(sub, _)| sub == "install")
+        .unwrap();
+    let prefix = options
+        .iter()
+        .find(|option| option.name == "prefix-bin")
+        .unwrap();
+    assert!(prefix.takes_value);
+    assert!(
+        options
+            .iter()
+            .any(|option| option.name == "no-image" && !option.takes_value)
+    );
+    let ctl = programs
+        .iter()
+        .find(|program| program.name == "umwelt-ctl")
+        .unwrap();
+    assert!(ctl.subcommands.len() >= 8);
+    for program in &programs {
+        assert!(
+            program.options.iter().any(|option| option.name == "help"),
+            "{}",
+            program.name
+        );
+    }
+}
+
+/// What bash offers for the last of these words.
+fn completed(words: &[&str]) -> Vec<String> {
+    let script = ". \"$1\"; shift; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _umwelt \"$1\"; \
+        printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut bash = Command::new("bash");
+    bash.args(["-uc", script, "bash"])
+        .arg(path("umwelt.bash"))
+        .args(words);
+    let output = bash.output().unwrap();
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_offers_subcommands_and_their_options() {
+    assert_eq!(completed(&["umwelt-ctl", "sto"]), ["stop"]);
+    assert_eq!(completed(&["/home/u/bin/umwelt-install", "re"]), ["remove"]);
+    assert_eq!(completed(&["umwelt-install", "remove", "--p"]), ["--purge"]);
+    assert_eq!(completed(&["umwelt-run", "--wo"]), ["--workspace"]);
+    // A file, or a workspace.
+    assert_eq!(completed(&["umwelt-ctl", "stop", "x"]), [""; 0]);
+    assert_eq!(completed(&["umwelt-ctl", "status", "--hard"]), [""; 0]);
+}

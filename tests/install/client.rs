@@ -1,0 +1,238 @@
+//! client: settings are printed, and merged without losing anything.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use crate::stage::{Ended, Stage, is_root};
+
+const OPENCODE: &str = "\
+{
+  // the look
+  \"theme\": \"dark\",
+  \"mcp\": {
+    \"other\": { \"type\": \"local\", \"command\": [\"o\"] }, // mine
+  },
+  \"permission\": {
+    \"bash\": \"ask\" // never without
+  }
+}
+";
+
+fn file(stage: &Stage) -> String {
+    stage
+        .path("home/settings.json")
+        .to_str()
+        .unwrap()
+        .to_owned()
+}
+
+#[test]
+fn every_client_gets_the_absolute_command() {
+    let stage = Stage::with_image();
+    stage.done(&["install"]);
+    let command = stage.path("home/.local/bin/umwelt-mcp");
+    for client in ["opencode", "claude", "codex", "goose", "vscode", "generic"] {
+        let said = stage.done(&["client", client]);
+        assert!(said.contains(command.to_str().unwrap()), "{client}: {said}");
+    }
+    let ended = stage.run(&["client", "emacs"]);
+    assert_eq!(ended.code, Some(2));
+    assert!(
+        ended.stderr.contains("valid are: opencode, claude"),
+        "{ended:?}"
+    );
+    assert_eq!(stage.run(&["client"]).code, Some(2));
+}
+
+#[test]
+fn before_an_installation_the_missing_command_is_told() {
+    let stage = Stage::new();
+    let ended = stage.run(&["client", "generic"]);
+    assert_eq!(ended.code, Some(0));
+    assert!(
+        ended
+            .stderr
+            .contains("does not exist yet; run: umwelt-install install"),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn settings_are_merged_with_a_copy_of_what_was_there() {
+    let stage = Stage::with_image();
+    stage.done(&["install"]);
+    stage.write("home/settings.json", OPENCODE);
+    stage.set_mode("home/settings.json", 0o640);
+    let said = stage.done(&["client", "opencode", "--merge", &file(&stage), "--yes"]);
+    assert!(said.contains("+    \"umwelt_grant\": \"ask\""), "{said}");
+    let after = stage.read("home/settings.json");
+    for line in OPENCODE.lines().filter(|line| line.contains("//")) {
+        let comment = line.split("//").last().unwrap();
+        assert!(after.contains(comment), "{comment}: {after}");
+    }
+    assert!(
+        after.contains("\"bash\": \"ask\", // never without\n    \"umwelt_shell\": \"allow\","),
+        "{after}"
+    );
+    assert_eq!(stage.read("home/settings.json.before-umwelt-1"), OPENCODE);
+    for name in ["home/settings.json", "home/settings.json.before-umwelt-1"] {
+        assert_eq!(stage.mode(name), 0o640);
+    }
+    // Once more changes nothing, and keeps no further copy.
+    let said = stage.done(&["client", "opencode", "--merge", &file(&stage), "--yes"]);
+    assert!(said.ends_with("is so already\n"), "{said}");
+    assert!(!stage.path("home/settings.json.before-umwelt-2").exists());
+    let without: String = strip_comments(&after);
+    let value: serde_json::Value = serde_json::from_str(&without).unwrap();
+    assert_eq!(value["mcp"]["umwelt"]["type"], "local");
+    assert_eq!(value["mcp"]["other"]["command"][0], "o");
+    assert_eq!(value["agent"]["umwelt"]["tools"]["bash"], false);
+}
+
+/// Good enough for the file above.
+fn strip_comments(text: &str) -> String {
+    text.lines()
+        .map(|line| line.split(" //").next().unwrap())
+        .collect()
+}
+
+#[test]
+fn nothing_is_written_without_an_answer() {
+    let stage = Stage::new();
+    stage.write("home/settings.json", OPENCODE);
+    let before = stage.listing("home");
+    let mut command = stage.install_command(&["client", "opencode", "--merge", &file(&stage)]);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // It may have left without reading.
+    drop(child.stdin.take().unwrap().write_all(b"y\n"));
+    let ended = Ended::from(child.wait_with_output().unwrap());
+    ended.failed(&["not a terminal", "hint: ", "--yes"]);
+    assert!(ended.stdout.contains("+    \"umwelt_shell\""), "{ended:?}");
+    assert_eq!(stage.listing("home"), before);
+}
+
+/// Answers the question on a terminal; what was shown, and the exit code.
+fn answer(stage: &Stage, answer: &str) -> (String, Option<i32>) {
+    use rustix::pty::OpenptFlags;
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let master = rustix::pty::openpt(flags).unwrap();
+    rustix::pty::unlockpt(&master).unwrap();
+    let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags).unwrap();
+    let mut command = stage.install_command(&["client", "generic", "--merge", &file(stage)]);
+    command
+        .stdin(slave.try_clone().unwrap())
+        .stdout(slave.try_clone().unwrap())
+        .stderr(slave);
+    let mut child = command.spawn().unwrap();
+    // With it go the ends that it keeps for a further child.
+    drop(command);
+    let mut master = std::fs::File::from(master);
+    let mut shown = String::new();
+    let mut buffer = [0; 4096];
+    let mut is_answered = false;
+    // The end of a terminal is an error.
+    while let Ok(len @ 1..) = std::io::Read::read(&mut master, &mut buffer) {
+        shown.push_str(&String::from_utf8_lossy(&buffer[..len]));
+        if shown.contains("[y/N] ") && !is_answered {
+            is_answered = true;
+            master.write_all(answer.as_bytes()).unwrap();
+        }
+    }
+    (shown, child.wait().unwrap().code())
+}
+
+#[test]
+fn a_person_is_asked_and_the_answer_counts() {
+    let stage = Stage::new();
+    stage.write("home/settings.json", "{}\n");
+    let (shown, code) = answer(&stage, "n\n");
+    assert_eq!(code, Some(1), "{shown}");
+    assert!(shown.contains("+  \"mcpServers\": {"), "{shown}");
+    assert!(shown.contains("nothing is changed"), "{shown}");
+    assert_eq!(stage.read("home/settings.json"), "{}\n");
+    let (shown, code) = answer(&stage, "y\n");
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(stage.read("home/settings.json").contains("mcpServers"));
+    assert_eq!(stage.read("home/settings.json.before-umwelt-1"), "{}\n");
+}
+
+#[test]
+fn a_new_file_is_made_with_its_directory() {
+    let stage = Stage::new();
+    let path = stage.path("home/.codex/config.toml");
+    let ended = stage.run(&[
+        "client",
+        "codex",
+        "--merge",
+        path.to_str().unwrap(),
+        "--yes",
+    ]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(
+        stage
+            .read("home/.codex/config.toml")
+            .starts_with("[mcp_servers.umwelt]\n")
+    );
+    assert_eq!(
+        std::fs::read_dir(stage.path("home/.codex"))
+            .unwrap()
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn a_linked_file_is_edited_where_it_is() {
+    let stage = Stage::new();
+    stage.make_dir("home/dotfiles");
+    stage.write("home/dotfiles/s.json", "{}\n");
+    let link = stage.path("home/settings.json");
+    std::os::unix::fs::symlink("dotfiles/s.json", &link).unwrap();
+    let ended = stage.run(&["client", "generic", "--merge", &file(&stage), "--yes"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(link.is_symlink());
+    assert!(stage.read("home/dotfiles/s.json").contains("mcpServers"));
+}
+
+#[test]
+fn odd_files_are_refused_and_stay_as_they_are() {
+    let stage = Stage::new();
+    let deep = "[".repeat(5000);
+    let long = format!("{{\"a\": \"{}\"}}", "x".repeat(5 << 20));
+    let odd: [(&[u8], &str); 6] = [
+        (b"{ not json", "line 1"),
+        (b"{\n\"a\": 1,\n\"b\" 2}", "line 3"),
+        (b"\xff\xfe{}", "not UTF-8"),
+        (b"{\"mcpServers\": []}", "an object"),
+        (deep.as_bytes(), "too deeply"),
+        (long.as_bytes(), "larger than"),
+    ];
+    for (bytes, why) in odd {
+        stage.write("home/settings.json", bytes);
+        let before = stage.listing("home");
+        let ended = stage.run(&["client", "generic", "--merge", &file(&stage), "--yes"]);
+        ended.failed(&["is not changed", why, "hint: "]);
+        assert_eq!(stage.listing("home"), before);
+    }
+    for path in ["/dev/zero", "/proc/self/environ/x", "/"] {
+        let ended = stage.run(&["client", "generic", "--merge", path, "--yes"]);
+        ended.failed(&["cannot "]);
+    }
+}
+
+#[test]
+fn a_file_of_another_user_is_left_alone() {
+    if !is_root() {
+        eprintln!("skipped: only root can make a file of another user");
+        return;
+    }
+    let stage = Stage::new();
+    std::fs::write(stage.path("home/settings.json"), "{}\n").unwrap();
+    let ended = stage.run(&["client", "generic", "--merge", &file(&stage), "--yes"]);
+    ended.failed(&["belongs to uid 0"]);
+    assert_eq!(stage.read("home/settings.json"), "{}\n");
+}

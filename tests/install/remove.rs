@@ -1,0 +1,159 @@
+//! remove: nothing is left but what the user wrote.
+
+use crate::stage::Stage;
+
+#[test]
+fn listings_before_install_and_after_remove_are_the_same() {
+    let stage = Stage::with_image();
+    stage.make_dir("home/.config");
+    let before = stage.listing("home");
+    stage.done(&["install"]);
+    assert_ne!(stage.listing("home"), before);
+    stage.done(&["install"]);
+    // What a control plane leaves.
+    stage.make_dir("home/.local/state/umwelt/umwelt-0123abcd");
+    stage.write("home/.local/state/umwelt/umwelt-0123abcd/run.log", "log\n");
+    stage.done(&["remove"]);
+    let mut after = stage.listing("home");
+    after.retain(|path, _| !path.ends_with("log") && !path.ends_with("imported.tar"));
+    assert_eq!(after, before);
+}
+
+#[test]
+fn the_installed_program_can_remove_itself() {
+    let stage = Stage::with_image();
+    let before = stage.listing("home");
+    stage.done(&["install"]);
+    let mut remove = stage.command(stage.path("home/.local/bin/umwelt-install"));
+    assert!(remove.arg("remove").status().unwrap().success());
+    let mut after = stage.listing("home");
+    after.retain(|path, _| !path.ends_with("log") && !path.ends_with("imported.tar"));
+    assert_eq!(after, before);
+}
+
+#[test]
+fn what_the_user_wrote_is_kept_and_named_until_it_is_purged() {
+    let stage = Stage::with_image();
+    stage.done(&["install"]);
+    for name in [
+        "home/.local/state/umwelt/trust",
+        "home/.local/state/umwelt/umwelt-0123abcd",
+    ] {
+        stage.make_dir(name);
+    }
+    let kept = [
+        ("home/.config/umwelt/umwelt.toml", "image = \"mine\"\n"),
+        (
+            "home/.local/share/umwelt/journal-umwelt-0123abcd.jsonl",
+            "{}\n",
+        ),
+        (
+            "home/.local/share/umwelt/egress/audit-0123abcd.jsonl",
+            "{}\n",
+        ),
+        ("home/.local/state/umwelt/trust/0123abcd.json", "{}\n"),
+    ];
+    for (name, text) in kept {
+        stage.write(name, text);
+    }
+    stage.write("home/.local/state/umwelt/umwelt-0123abcd/run.log", "log\n");
+    let said = stage.done(&["remove"]);
+    for (name, text) in kept {
+        assert_eq!(stage.read(name), text);
+        let path = stage.path(name);
+        assert!(
+            said.contains(&format!("kept      {}", path.display())),
+            "{said}"
+        );
+    }
+    assert!(said.contains("rm -r "), "{said}");
+    for gone in [
+        "home/.local/lib",
+        "home/.local/bin",
+        "home/.local/share/umwelt/install.json",
+        "home/.local/share/umwelt/egress/ca.key",
+        "home/.local/share/umwelt/egress/ca.pem",
+        "home/.local/state/umwelt/umwelt-0123abcd",
+    ] {
+        assert!(!stage.path(gone).exists(), "{gone}");
+    }
+    stage.done(&["remove", "--purge"]);
+    for (name, _) in kept {
+        assert!(!stage.path(name).exists(), "{name}");
+    }
+    assert!(!stage.path("home/.local/share/umwelt").exists());
+}
+
+#[test]
+fn a_link_and_an_image_of_another_stay() {
+    let stage = Stage::with_image();
+    stage.done(&["install"]);
+    let ctl = stage.path("home/.local/bin/umwelt-ctl");
+    std::fs::remove_file(&ctl).unwrap();
+    stage.write("home/.local/bin/umwelt-ctl", "mine");
+    stage.write(
+        "home/podman/images/umwelt-egress-gw_latest",
+        "beef umwelt.program other\n",
+    );
+    stage.podman_log();
+    stage.done(&["remove"]);
+    assert!(!stage.podman_log().contains("rmi"));
+    assert_eq!(stage.read("home/.local/bin/umwelt-ctl"), "mine");
+    assert!(!stage.path("home/.local/bin/umwelt-run").is_symlink());
+    assert!(
+        stage
+            .path("home/podman/images/umwelt-egress-gw_latest")
+            .exists()
+    );
+    // It was not built here.
+    assert!(stage.path("home/podman/images/umwelt_latest").exists());
+}
+
+#[test]
+fn nothing_is_removed_while_sandboxes_run() {
+    let stage = Stage::with_image();
+    stage.done(&["install"]);
+    let before = stage.listing("home/.local");
+    let labels =
+        r#"{"umwelt.prefix":"umwelt","umwelt.sid":"0123abcd","umwelt.workspace":"/home/u/p"}"#;
+    let id = "0123456789abcdef".repeat(4);
+    let ps = format!(r#"[{{"Id":"{id}","Names":["umwelt-0123abcd"],"Labels":{labels}}}]"#);
+    stage.write("home/podman/ps.json", ps);
+    let ended = stage.run(&["remove"]);
+    ended.failed(&["sandboxes run: /home/u/p", "hint: ", "umwelt-ctl stop"]);
+    assert_eq!(stage.listing("home/.local"), before);
+
+    // One that has no container yet has a socket.
+    std::fs::remove_file(stage.path("home/podman/ps.json")).unwrap();
+    let socket = stage.path("run/umwelt-beefbeef.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    stage.own(&socket);
+    let run = |stage: &Stage| {
+        let mut command = stage.install_command(&["remove"]);
+        command.env("XDG_RUNTIME_DIR", stage.path("run"));
+        crate::stage::Ended::from(command.output().unwrap())
+    };
+    run(&stage).failed(&["sandboxes run: beefbeef"]);
+    assert_eq!(stage.listing("home/.local"), before);
+    drop(listener);
+    assert_eq!(run(&stage).code, Some(0));
+}
+
+#[test]
+fn nothing_is_removed_when_podman_cannot_tell_what_runs() {
+    let stage = Stage::with_image();
+    stage.done(&["install"]);
+    let before = stage.listing("home/.local");
+    stage.write("home/podman/broken", "");
+    stage.run(&["remove"]).failed(&["podman ps", "broken"]);
+    assert_eq!(stage.listing("home/.local"), before);
+}
+
+#[test]
+fn what_is_not_installed_can_be_removed() {
+    let stage = Stage::new();
+    let before = stage.listing("home/bin");
+    assert_eq!(stage.done(&["remove"]), "");
+    assert_eq!(stage.listing("home/bin"), before);
+    assert!(!stage.path("home/.local").exists());
+}
