@@ -29,7 +29,8 @@ wait_until 60 test -S "/run/user/$id/bus"
 # podman makes its own directories; the image is the one of the other tests.
 as dev podman save umwelt:latest | as "$user" podman load >/dev/null
 as "$user" mkdir "$home/project"
-listing() { find "$home" -path "$home/.local/share/containers" -prune -o -printf '%P %y %m %s %l\n' | sort; }
+# What podman keeps for itself in a home is podman's.
+listing() { find "$home" \( -path "$home/.local/share/containers" -o -path "$home/.cache" \) -prune -o -printf '%P %y %m %s %l\n' | sort; }
 listing >"$archive/before"
 images() { as "$user" podman image list --format '{{.Repository}}:{{.Tag}} {{.ID}}' | sort; }
 images >"$archive/images-before"
