@@ -16,7 +16,8 @@ clean_up() {
     rm -rf "$archive"
 }
 
-id -u "$user" >/dev/null 2>&1 || useradd --create-home "$user"
+# A uid of its own: the session of the user of another test may still be on its way out.
+id -u "$user" >/dev/null 2>&1 || useradd --create-home --uid 1717 "$user"
 id=$(id -u "$user")
 home=$(getent passwd "$user" | cut -d: -f6)
 archive=$(mktemp -d /opt/umwelt-archive.XXXXXX)
