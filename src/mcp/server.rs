@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::mcp::queue::Queue;
 use crate::mcp::session::{MAX_INPUT, Session};
 use crate::mcp::start::{self, Started};
+use crate::sys::memory;
 
 /// A pipe that poll(2) calls writable takes this much without waiting.
 const PIPE_BUF: usize = 4096;
@@ -281,6 +282,8 @@ impl Server {
     }
 
     fn connect(&mut self, started: Started) {
+        // Without success it is just larger.
+        drop(memory::release_code());
         let parts = started.parts;
         self.link = Some(Link {
             socket: parts.socket,

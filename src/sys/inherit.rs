@@ -16,6 +16,9 @@ const TARGET: i32 = 3;
 /// have that number when [`pass_as_fd3`] overwrites it in the child.
 pub(crate) fn reserve_fd3() -> io::Result<OwnedFd> {
     let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    if null.as_raw_fd() == TARGET {
+        return Ok(null);
+    }
     // The lowest free number from 3 on: 3 itself where it was free.
     Ok(rustix::io::fcntl_dupfd_cloexec(&null, TARGET)?)
 }

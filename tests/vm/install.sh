@@ -16,7 +16,8 @@ clean_up() {
     rm -rf "$archive"
 }
 
-id -u "$user" >/dev/null 2>&1 || useradd --create-home "$user"
+# A uid of its own: the session of the user of another test may still be on its way out.
+id -u "$user" >/dev/null 2>&1 || useradd --create-home --uid 1717 "$user"
 id=$(id -u "$user")
 home=$(getent passwd "$user" | cut -d: -f6)
 archive=$(mktemp -d /opt/umwelt-archive.XXXXXX)
@@ -29,7 +30,8 @@ wait_until 60 test -S "/run/user/$id/bus"
 # podman makes its own directories; the image is the one of the other tests.
 as dev podman save umwelt:latest | as "$user" podman load >/dev/null
 as "$user" mkdir "$home/project"
-listing() { find "$home" -path "$home/.local/share/containers" -prune -o -printf '%P %y %m %s %l\n' | sort; }
+# What podman keeps for itself in a home is podman's.
+listing() { find "$home" \( -path "$home/.local/share/containers" -o -path "$home/.cache" \) -prune -o -printf '%P %y %m %s %l\n' | sort; }
 listing >"$archive/before"
 images() { as "$user" podman image list --format '{{.Repository}}:{{.Tag}} {{.ID}}' | sort; }
 images >"$archive/images-before"

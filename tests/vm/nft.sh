@@ -16,8 +16,9 @@ had_system_hooks=$([[ ! -e $system_hooks ]] || echo yes)
 had_other_hooks=$([[ ! -e $other_hooks ]] || echo yes)
 
 folder=$(as dev mktemp -d /home/dev/tv-nft.XXXXXX)
-# Open to all: the hook starts nft without the right to pass through private folders.
-public=$(mktemp -d /run/tv-nft.XXXXXX)
+# Open to all, as the hook starts nft without the right to pass through private folders; and not in
+# /run, where nothing is executed.
+public=$(mktemp -d /opt/tv-nft.XXXXXX)
 chmod 0755 "$public"
 clean_up() {
     as dev podman rm --force --ignore --time=0 tv-nft-gateway tv-nft-sandbox >/dev/null || true
