@@ -33,6 +33,8 @@ STREAMS = 1
 STREAM_BYTES = 1 << 30
 CONCURRENT = 200
 IDLE_SECONDS = 12
+# Longer than pid 1 waits before it makes itself small (init/mod.rs).
+REST_SECONDS = 5
 # From control_plane.rs: the regular look at what events should have told.
 BACKSTOP_SECONDS = 5
 # How each of them waits.
@@ -56,11 +58,12 @@ def timed(action, *arguments):
     return time.monotonic() - start
 
 
-def interleaved(rounds, *actions):
+def interleaved(rounds, *actions, settle=lambda: None):
     """Times the actions in turn, so that what slows the host slows all of them."""
     times = [[] for _ in actions]
     for _ in range(rounds):
         for action, samples in zip(actions, times):
+            settle()
             samples.append(timed(action))
     return times
 
@@ -107,6 +110,11 @@ class Place:
     def podman_exec(self, *command):
         run = ["podman", "exec", self.container, *command]
         subprocess.run(run, check=True, stdout=subprocess.DEVNULL, close_fds=False)
+
+    def settle(self):
+        """Until the clean-up that podman exec leaves behind is done: it is its own, not ours."""
+        while has_process("cleanup"):
+            time.sleep(0.02)
 
     def wait_gone(self):
         """Until the container is gone, and podman's clean-up after it."""
@@ -285,7 +293,11 @@ def bench_calls(table, place, mcp):
         attach.append(second)
 
     calls, attached, execs = interleaved(
-        CALLS, lambda: mcp.shell("true"), attach_and_call, lambda: place.podman_exec("true")
+        CALLS,
+        lambda: mcp.shell("true"),
+        attach_and_call,
+        lambda: place.podman_exec("true"),
+        settle=place.settle,
     )
     for second in attach:
         second.close()
@@ -340,6 +352,7 @@ def bench_stream(table, place, mcp, run_pid):
 
 
 def bench_idle(table, run_pid, mcp_pid, init_pid):
+    time.sleep(REST_SECONDS)
     pids = (("umwelt-run", run_pid, 6), ("umwelt-mcp", mcp_pid, 4), ("umwelt-init", init_pid, 2))
     for name, pid, limit in pids:
         table.add(f"resident memory of {name}, idle", status_field(pid, "VmRSS") * 1024, "B", limit * MIB)

@@ -55,6 +55,10 @@ tidy='rm -rf "$1"/var/cache/* "$1"/var/log/* "$1"/usr/share/python-wheels/__pyca
     echo umwelt >"$1"/etc/hostname
     printf "%s\n" "127.0.0.1 localhost" "::1 localhost" >"$1"/etc/hosts'
 
+# Every program that starts reads the locale: from one file, not from a dozen.
+# shellcheck disable=SC2016
+locale_archive='chroot "$1" localedef --add-to-archive /usr/lib/locale/C.utf8'
+
 part=$out.part
 trap 'rm -f "$part"' EXIT
 mmdebstrap --quiet --variant=minbase --format=tar \
@@ -63,5 +67,6 @@ mmdebstrap --quiet --variant=minbase --format=tar \
     --include="$(IFS=,; echo "${packages[*]}")" \
     --customize-hook="$strip_setuid" \
     --customize-hook="$tidy" \
+    --customize-hook="$locale_archive" \
     trixie "$part"
 mv "$part" "$out"

@@ -56,6 +56,8 @@ const COMMANDS: Token = Token(2);
 /// Most packets taken, and most processes reaped, before the other is looked
 /// at again: neither a burst of requests nor a storm of orphans starves it.
 const BATCH: usize = 64;
+/// Without work for so long, it makes itself small, once.
+const REST: Duration = Duration::from_secs(3);
 
 pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     let mut parser = lexopt::Parser::from_args(args);
@@ -78,6 +80,8 @@ struct Init {
     /// edge-triggered, so they are not announced again.
     packets_due: bool,
     reaping_due: bool,
+    /// It has worked since it made itself small.
+    is_large: bool,
 }
 
 impl Init {
@@ -93,8 +97,6 @@ impl Init {
             setns_errno,
         };
         init.channel.report(&hello, None);
-        // Without success it is just larger.
-        drop(sys::memory::release_code());
         Ok(init)
     }
 
@@ -113,6 +115,7 @@ impl Init {
             children,
             packets_due: true,
             reaping_due: false,
+            is_large: true,
         })
     }
 
@@ -135,11 +138,22 @@ impl Init {
     /// Sleeps until something happens, or just looks if work is left over.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         let left_over = self.reaping_due || (self.packets_due && self.channel.is_drained());
-        let timeout = left_over.then_some(Duration::ZERO);
+        let timeout = match left_over {
+            true => Some(Duration::ZERO),
+            false => self.is_large.then_some(REST),
+        };
         match self.poll.poll(events, timeout) {
             // By SIGCHLD, which the next turn finds in its pipe.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
-            other => other?,
+            Ok(()) if events.is_empty() && !left_over => {
+                self.is_large = false;
+                // Without success it just stays large.
+                drop(sys::memory::release_file_pages());
+            }
+            other => {
+                other?;
+                self.is_large = true;
+            }
         }
         for event in events.iter() {
             match event.token() {

@@ -283,7 +283,7 @@ impl Server {
 
     fn connect(&mut self, started: Started) {
         // Without success it is just larger.
-        drop(memory::release_code());
+        drop(memory::release_file_pages());
         let parts = started.parts;
         self.link = Some(Link {
             socket: parts.socket,
