@@ -35,12 +35,12 @@ pub(super) fn cut(text: &str, start: usize, end: usize) -> String {
 }
 
 /// Behind the line end at or after `at`, or the end of the text.
-fn end_of_line(text: &str, at: usize) -> usize {
+pub(super) fn end_of_line(text: &str, at: usize) -> usize {
     let rest = text.get(at..).unwrap_or_default();
     rest.find('\n').map_or(text.len(), |len| at + len + 1)
 }
 
-fn line_end(text: &str) -> &'static str {
+pub(super) fn line_end(text: &str) -> &'static str {
     if text.contains("\r\n") { "\r\n" } else { "\n" }
 }
 

@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::{PersistedGrant, RawGrant, Reader, WorkspaceFile};
-use crate::config::ConfigError;
 use crate::config::source::Source;
 use crate::config::value::expand_path;
+use crate::config::{ConfigError, tables};
 
 /// Adds a grant, or changes the one that there is for its path.
 pub(crate) fn add_grant(
@@ -56,7 +56,7 @@ pub(crate) fn remove_grant(
     };
     wanted.grants.remove(index);
     let (header, raw) = reader.find(granted)?;
-    let edited = cut(text, header.start, raw.end());
+    let edited = tables::cut(text, header.start, raw.end());
     reader.verified(edited, &wanted).map(Some)
 }
 
@@ -88,9 +88,8 @@ impl Reader<'_> {
         match &raw.file {
             Some(file) => edits.push((file.span(), grant.file.to_string())),
             None if grant.file => {
-                let at = end_of_line(self.source.text, raw.mode.span().end);
-                let line = format!("{}file = true", line_end(self.source.text));
-                edits.push((at..at, line));
+                let at = tables::end_of_line(self.source.text, raw.mode.span().end);
+                edits.push((at..at, self.line_at(at, "file = true")));
             }
             None => {}
         }
@@ -104,6 +103,17 @@ impl Reader<'_> {
             edited.replace_range(span, &value);
         }
         Ok(edited)
+    }
+
+    /// A line more, behind the end of another one or of the text.
+    fn line_at(&self, at: usize, line: &str) -> String {
+        let text = self.source.text;
+        let end = tables::line_end(text);
+        let is_behind_line = text.get(..at).is_some_and(|before| before.ends_with('\n'));
+        match is_behind_line {
+            true => format!("{line}{end}"),
+            false => format!("{end}{line}"),
+        }
     }
 
     /// A file can be written in ways that nobody has thought of: what comes out
@@ -144,63 +154,7 @@ fn append(text: &str, grant: &PersistedGrant) -> String {
     if grant.file {
         lines.push("file = true".to_owned());
     }
-    append_table(text, &lines)
-}
-
-/// With a table at the end, set off by an empty line.
-fn append_table(text: &str, lines: &[String]) -> String {
-    let end = line_end(text);
-    let mut out = text.to_owned();
-    if !out.is_empty() && !out.ends_with('\n') {
-        out.push_str(end);
-    }
-    if !out.is_empty() {
-        out.push_str(end);
-    }
-    for line in lines {
-        out.push_str(line);
-        out.push_str(end);
-    }
-    out
-}
-
-/// Without the lines from the one of `start` to the one of `end`, and without
-/// the empty line that has set them off.
-fn cut(text: &str, start: usize, end: usize) -> String {
-    let before = text.get(..start).unwrap_or_default();
-    // Only blanks can stand before a header on its line.
-    let mut before = before.trim_end_matches([' ', '\t']);
-    let after = text.get(end_of_line(text, end)..).unwrap_or_default();
-    let after = after.strip_prefix('\r').unwrap_or(after);
-    let after = after.strip_prefix('\n').unwrap_or(after);
-    let followed = !(after.is_empty() || after.starts_with('\n') || after.starts_with("\r\n"));
-    if !followed {
-        for blank in ["\r\n", "\n"] {
-            if let Some(rest) = before.strip_suffix(blank)
-                && rest.ends_with('\n')
-            {
-                before = rest;
-                break;
-            }
-        }
-    }
-    format!("{before}{after}")
-}
-
-/// The place of the line end at or after `at`, or the end of the text.
-fn end_of_line(text: &str, at: usize) -> usize {
-    let rest = text.get(at..).unwrap_or_default();
-    match rest.find('\n') {
-        None => text.len(),
-        Some(len) => {
-            let line = rest.get(..len).unwrap_or_default();
-            at + line.strip_suffix('\r').unwrap_or(line).len()
-        }
-    }
-}
-
-fn line_end(text: &str) -> &'static str {
-    if text.contains("\r\n") { "\r\n" } else { "\n" }
+    tables::append(text, &lines)
 }
 
 /// A basic string of TOML.
