@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use crate::config::egress::EgressConfig;
+use crate::config::expect::Expectation;
 use crate::config::{GrantMode, WorkspaceFile};
 use crate::dirs::Dirs;
 use crate::egress::EgressError;
@@ -73,6 +74,15 @@ impl Setup {
             warnings,
             sid,
         })
+    }
+
+    /// Of both files.
+    pub(crate) fn expectations(&self) -> Vec<Expectation> {
+        egress_rules::expectations(&self.base, &self.workspace)
+    }
+
+    pub(crate) fn verify_at_start(&self) -> bool {
+        egress_rules::verify_at_start(&self.base, &self.workspace)
     }
 
     /// The policy with another part of the workspace.

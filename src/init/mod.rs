@@ -61,6 +61,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     let mut parser = lexopt::Parser::from_args(args);
     match parser.next()? {
         None => Init::start()?.serve(),
+        Some(lexopt::Arg::Long("check-egress")) => crate::egress::prober::main(),
         Some(lexopt::Arg::Short('h') | lexopt::Arg::Long("help")) => Ok(cli::print(HELP)),
         Some(lexopt::Arg::Short('V') | lexopt::Arg::Long("version")) => Ok(cli::version(NAME)),
         Some(other) => Err(other.unexpected().into()),
