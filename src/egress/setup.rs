@@ -106,7 +106,7 @@ fn merge(
 }
 
 /// Places that the agent can write beside the workspace.
-fn writable_grants(file: &WorkspaceFile) -> Vec<PathBuf> {
+pub(crate) fn writable_grants(file: &WorkspaceFile) -> Vec<PathBuf> {
     let writable = file
         .grants
         .iter()

@@ -38,6 +38,19 @@ impl WorkspaceTrust {
         })
     }
 
+    /// An error where something in the file does not count.
+    pub(crate) fn check_counts(&self) -> Result<(), TrustError> {
+        let found = self.find()?;
+        match judge(&found, &self.shelf.load()) {
+            TrustState::Absent | TrustState::Trusted => Ok(()),
+            TrustState::Untrusted(why) => {
+                let workspace = self.workspace.clone();
+                Err(TrustError::NotTrusted { workspace, why })
+            }
+            TrustState::Broken(error) => Err(error.into()),
+        }
+    }
+
     /// Accepts what `seen` holds, if the file still holds it.
     pub(crate) fn accept(&self, seen: &Comparison) -> Result<(), TrustError> {
         let _lock = self.shelf.lock()?;

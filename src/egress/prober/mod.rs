@@ -174,6 +174,7 @@ mod tests {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let ways = Ways {
             https_proxy: Some(closed.local_addr().unwrap()),
+            roots: Some("/dev/null".into()),
             ..Ways::default()
         };
         drop(closed);
