@@ -37,15 +37,17 @@ use wire::{FromInit, Stage, ToInit};
 
 const NAME: &str = "umwelt-init";
 const HELP: &str = "\
-Usage: umwelt-init
+Usage: umwelt-init [--check-egress]
 
 Pid 1 of a sandbox: runs the commands that its control plane asks for over
 the socket on descriptor 3, and ends with it. Started by podman for
 umwelt-run; of no use from a shell.
 
 Options:
-  -h, --help     print this help and exit
-  -V, --version  print the version and exit
+      --check-egress  try what can be reached: an order on stdin, one finding a
+                      line on stdout
+  -h, --help          print this help and exit
+  -V, --version       print the version and exit
 ";
 
 const CONTROL: Token = Token(0);
