@@ -9,7 +9,7 @@ complete -c umwelt-run -l detach
 complete -c umwelt-run -l help
 complete -c umwelt-run -l version
 
-complete -c umwelt-ctl -f -n __fish_use_subcommand -a 'status stop exec shell list grant revoke trust log wt'
+complete -c umwelt-ctl -f -n __fish_use_subcommand -a 'status stop exec shell list grant revoke trust egress log wt'
 complete -c umwelt-ctl -n __fish_use_subcommand -l help
 complete -c umwelt-ctl -n __fish_use_subcommand -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from status' -l json
@@ -41,6 +41,14 @@ complete -c umwelt-ctl -n '__fish_seen_subcommand_from trust' -l yes
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from trust' -l revoke
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from trust' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from trust' -l version
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l port -r
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l path -r
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l method -r
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l no-inspect
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l private
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l json
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l help
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from log' -l follow
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from log' -l lines -r
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from log' -l json
@@ -90,6 +98,7 @@ complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l fix-comman
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l version
 
+complete -c umwelt-init -l check-egress
 complete -c umwelt-init -l help
 complete -c umwelt-init -l version
 
@@ -103,6 +112,7 @@ complete -c umwelt-gateway -l proxy-port -r
 complete -c umwelt-gateway -l socks-port -r
 complete -c umwelt-gateway -l dns-port -r
 complete -c umwelt-gateway -l resolver -r
+complete -c umwelt-gateway -l supervised
 complete -c umwelt-gateway -l workspace -r
 complete -c umwelt-gateway -l threads -r
 complete -c umwelt-gateway -l audit-size -r

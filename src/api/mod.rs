@@ -15,8 +15,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Parts of [`Grant`] and [`ListReply`], as the configuration has them.
+pub(crate) use crate::config::expect::Verdict;
 pub(crate) use crate::config::{GrantMode, Resources};
 /// Parts of [`Egress`] and [`EgressReply`], as the policy has them.
+pub(crate) use crate::egress::check::Got;
 pub(crate) use crate::egress::delivery::Delivery;
 pub(crate) use crate::policy::egress::HostEntry;
 pub(crate) use crate::policy::egress_change::RuleKind;
@@ -140,8 +142,8 @@ pub(crate) struct Revoke {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Egress {
     pub(crate) op: EgressOp,
-    /// All but `paths` is needed to add and to remove; an https rule has port
-    /// 443 where none is given.
+    /// Kind, host and port are needed to add and to remove; an https rule has
+    /// port 443 where none is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kind: Option<RuleKind>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -151,6 +153,15 @@ pub(crate) struct Egress {
     /// With spaces between; left out, all paths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) paths: Option<String>,
+    /// To add an https rule: with spaces between; left out, all methods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) methods: Option<String>,
+    /// To add an https rule: false for a tunnel that is not looked into.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) inspect: Option<bool>,
+    /// To add: whether it holds at private addresses, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) private: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,6 +170,8 @@ pub(crate) enum EgressOp {
     List,
     Add,
     Remove,
+    /// Tries from inside what `[[egress.expect]]` says.
+    Verify,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -315,8 +328,24 @@ pub(crate) struct EgressReply {
     pub(crate) hosts: Vec<HostEntry>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) status: Option<EgressStatus>,
+    /// What `verify` has found, in the order of the files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) checks: Vec<CheckEntry>,
     /// One line each, already safe to show.
     pub(crate) notices: Vec<String>,
+}
+
+/// One expectation, and what was found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CheckEntry {
+    pub(crate) url: String,
+    pub(crate) expected: Verdict,
+    pub(crate) got: Got,
+    /// The two are the same.
+    pub(crate) ok: bool,
+    pub(crate) why: String,
+    /// `base` or `workspace`.
+    pub(crate) source: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,8 +1,11 @@
 //! `[[egress.expect]]`: a place on the network, and whether it should be
 //! reachable. Pure.
 
-use serde::Deserialize;
+use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
+use crate::config::rule::HTTPS_PORT;
 use crate::policy::egress::{HostPattern, RuleOrigin};
 use crate::policy::url::Url;
 
@@ -27,11 +30,39 @@ pub(crate) enum Target {
     Tcp { host: HostPattern, port: u16 },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
     Allow,
     Deny,
+}
+
+impl Verdict {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Allow => "allow",
+            Verdict::Deny => "deny",
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, host, port, path) = match self {
+            Target::Https { host, port, path } => ("https", host, port, path.as_str()),
+            Target::Tcp { host, port } => ("tcp", host, port, ""),
+        };
+        match host {
+            HostPattern::Address(address) if address.is_ipv6() => {
+                write!(f, "{scheme}://[{address}]")?;
+            }
+            host => write!(f, "{scheme}://{host}")?,
+        }
+        if (scheme, *port) != ("https", HTTPS_PORT) {
+            write!(f, ":{port}")?;
+        }
+        f.write_str(path)
+    }
 }
 
 impl Target {
@@ -50,7 +81,7 @@ impl Target {
         match (url.scheme.as_str(), url.port) {
             ("https", port) => Ok(Target::Https {
                 host: url.host,
-                port: port.unwrap_or(443),
+                port: port.unwrap_or(HTTPS_PORT),
                 path: url.path,
             }),
             ("tcp", Some(port)) if url.path == "/" => Ok(Target::Tcp {
@@ -79,6 +110,13 @@ mod tests {
         };
         assert_eq!(Target::parse("https://example.org"), https(443, "/"));
         assert_eq!(Target::parse("https://example.org:99/a"), https(99, "/a"));
+        for text in [
+            "https://example.org/",
+            "https://[2001:db8::1]:99/a",
+            "tcp://example.org:443",
+        ] {
+            assert_eq!(Target::parse(text).unwrap().to_string(), text);
+        }
         let tcp = Target::Tcp {
             host: host.clone(),
             port: 22,

@@ -45,6 +45,8 @@ pub(super) struct Args {
     pub(super) words: Vec<OsString>,
     /// The second operand of `WorkspaceAndPath`.
     pub(super) path: Option<OsString>,
+    /// Options that can be given again, with their values.
+    pub(super) values: Vec<(&'static str, String)>,
     /// The other options that stand alone, by their names.
     pub(super) flags: Vec<&'static str>,
     /// What stood after `--`.
@@ -73,6 +75,11 @@ impl Subcommand {
                     args.branch = Some(text(parser.value()?)?);
                 }
                 Long("lines") if self.takes("lines") => args.lines = Some(text(parser.value()?)?),
+                Long(name) if VALUED.contains(&name) && self.takes(name) => {
+                    let name = VALUED.iter().find(|valued| **valued == name);
+                    let value = text(parser.value()?)?;
+                    args.values.extend(name.map(|name| (*name, value)));
+                }
                 Long("cwd") if self.takes("cwd") => args.cwd = Some(text(parser.value()?)?),
                 Long(name) => match self.options.iter().find(|option| **option == name) {
                     Some(flag) => args.flags.push(flag),
@@ -157,7 +164,20 @@ impl Subcommand {
     }
 }
 
+/// Options with a value that can be given again.
+const VALUED: [&str; 3] = ["port", "path", "method"];
+
 impl Args {
+    /// The last one counts.
+    pub(super) fn value(&self, option: &str) -> Option<&str> {
+        self.values(option).pop()
+    }
+
+    pub(super) fn values(&self, option: &str) -> Vec<&str> {
+        let values = self.values.iter().filter(|(name, _)| *name == option);
+        values.map(|(_, value)| value.as_str()).collect()
+    }
+
     pub(super) fn has(&self, flag: &str) -> bool {
         self.flags.contains(&flag)
     }

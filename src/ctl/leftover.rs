@@ -1,4 +1,4 @@
-//! Containers that carry our labels, as podman knows them.
+//! Containers and networks that carry our labels, as podman knows them.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -55,16 +55,71 @@ pub(super) fn remove(container: &Container) -> Result<(), CtlError> {
     call(&podman::remove_args(std::slice::from_ref(&container.id))).map(drop)
 }
 
-/// Only what carries both labels is ours; the filter is not taken on trust.
-fn parse(json: &[u8], prefix: &str) -> Result<Vec<Container>, CtlError> {
+/// A network of a sandbox, which outlives a control plane that was killed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Network {
+    pub(crate) name: String,
+    pub(crate) sid: SessionId,
+}
+
+/// What podman says of a network.
+#[derive(Deserialize)]
+struct NetworkEntry {
+    name: String,
+    #[serde(default)]
+    labels: Option<std::collections::BTreeMap<String, String>>,
+}
+
+/// All networks with our prefix.
+pub(crate) fn find_all_networks(prefix: &str) -> Result<Vec<Network>, CtlError> {
+    let filter = format!("--filter=label={LABEL_PREFIX}={prefix}");
+    let args = ["network", "ls", &filter, "--format=json"];
+    let output = call(&args.map(OsString::from))?;
+    parse_networks(&output, prefix)
+}
+
+pub(super) fn find_networks(prefix: &str, sid: &SessionId) -> Result<Vec<Network>, CtlError> {
+    let mut found = find_all_networks(prefix)?;
+    found.retain(|network| network.sid == *sid);
+    Ok(found)
+}
+
+/// Not by force, which would remove containers that are on it.
+pub(super) fn remove_network(network: &Network) -> Result<(), CtlError> {
+    call(&["network", "rm", &network.name].map(OsString::from)).map(drop)
+}
+
+fn parse_networks(json: &[u8], prefix: &str) -> Result<Vec<Network>, CtlError> {
+    let entries: Vec<NetworkEntry> = entries(json, "podman network ls")?;
+    let ours = entries.into_iter().filter_map(|entry| {
+        let labels = entry.labels?;
+        if labels.get(LABEL_PREFIX)? != prefix {
+            return None;
+        }
+        let sid = SessionId::parse(labels.get(LABEL_SID)?)?;
+        let is_name = entry.name.starts_with(|c: char| c.is_ascii_alphanumeric());
+        is_name.then_some(Network {
+            name: entry.name,
+            sid,
+        })
+    });
+    Ok(ours.collect())
+}
+
+fn entries<T: serde::de::DeserializeOwned>(json: &[u8], call: &str) -> Result<Vec<T>, CtlError> {
     let json = json.trim_ascii();
     if json.is_empty() {
         return Ok(Vec::new());
     }
-    let entries: Vec<Entry> = serde_json::from_slice(json).map_err(|error| CtlError::Podman {
-        call: "podman ps".to_owned(),
+    serde_json::from_slice(json).map_err(|error| CtlError::Podman {
+        call: call.to_owned(),
         problem: format!("cannot read its answer: {error}"),
-    })?;
+    })
+}
+
+/// Only what carries both labels is ours; the filter is not taken on trust.
+fn parse(json: &[u8], prefix: &str) -> Result<Vec<Container>, CtlError> {
+    let entries: Vec<Entry> = entries(json, "podman ps")?;
     Ok(entries
         .into_iter()
         .filter_map(|entry| from_entry(entry, prefix))
@@ -190,5 +245,27 @@ mod tests {
             assert_eq!(parse(json.as_bytes(), "umwelt").unwrap(), []);
         }
         assert!(parse(b"Error: x", "umwelt").is_err());
+    }
+
+    #[test]
+    fn only_networks_with_both_labels_are_ours() {
+        let found = |name: &str, labels: &str| {
+            let json =
+                format!(r#"[{{"name":"{name}","id":"x","labels":{labels},"internal":true}}]"#);
+            parse_networks(json.as_bytes(), "umwelt").unwrap().len()
+        };
+        let ours = r#"{"umwelt.prefix":"umwelt","umwelt.sid":"deadbeef"}"#;
+        assert_eq!(found("umwelt-egress-deadbeef", ours), 1);
+        assert_eq!(found("--force", ours), 0);
+        for labels in [
+            "null",
+            "{}",
+            r#"{"umwelt.prefix":"umwelt"}"#,
+            r#"{"umwelt.prefix":"other","umwelt.sid":"deadbeef"}"#,
+            r#"{"umwelt.prefix":"umwelt","umwelt.sid":"x"}"#,
+        ] {
+            assert_eq!(found("umwelt-egress-deadbeef", labels), 0, "{labels}");
+        }
+        assert_eq!(parse_networks(b"\n", "umwelt").unwrap(), []);
     }
 }

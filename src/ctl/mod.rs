@@ -4,6 +4,7 @@
 mod args;
 mod channel;
 pub(crate) mod diff;
+mod egress;
 mod event;
 mod exec;
 mod grant;
@@ -37,7 +38,7 @@ pub(crate) const NAME: &str = "umwelt-ctl";
 /// How control planes know this client, in their journals.
 const CLIENT: &str = concat!("umwelt-ctl/", env!("CARGO_PKG_VERSION"));
 
-const SUBCOMMANDS: [&Subcommand; 10] = [
+const SUBCOMMANDS: [&Subcommand; 11] = [
     &status::SUBCOMMAND,
     &stop::SUBCOMMAND,
     &exec::SUBCOMMAND,
@@ -46,6 +47,7 @@ const SUBCOMMANDS: [&Subcommand; 10] = [
     &grant::SUBCOMMAND,
     &grant::REVOKE,
     &trust::SUBCOMMAND,
+    &egress::SUBCOMMAND,
     &log::SUBCOMMAND,
     &wt::SUBCOMMAND,
 ];
@@ -64,6 +66,7 @@ Subcommands:
   grant   show one more directory or file of the host in a sandbox
   revoke  take back what was granted
   trust   look at the file .umwelt.toml of a workspace, and accept it
+  egress  show, change and verify what a sandbox may reach on the network
   log     show the journal of a sandbox
   wt      make, remove and list git worktrees
 

@@ -24,8 +24,8 @@ Usage: umwelt-ctl status [--json]
 Shows all sandboxes: the session id, the state, how long the control plane has
 run, commands running and in all, clients, and the workspace.
 
-A sandbox is dead when nobody answers on its socket, or when a container is
-left without a control plane; \"umwelt-ctl stop --hard\" removes what is left.
+A sandbox is dead when nobody answers on its socket, or when a container or a
+network is left without a control plane; \"umwelt-ctl stop --hard\" removes what is left.
 One is hung when its control plane does not answer within 2 seconds.
 
 Options:
@@ -46,6 +46,7 @@ struct Sandbox {
     /// From the label of a container that was left.
     workspace: Option<String>,
     containers: Vec<String>,
+    networks: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -83,18 +84,34 @@ fn collect(place: &Place) -> Result<Vec<Sandbox>, Error> {
         Vec::new()
     });
     for container in containers {
-        let sandbox = match sandboxes.entry(container.sid.to_string()) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(unknown) => {
-                // It may have come up since the sockets were looked at.
-                let condition = ask(place, &container.sid)?.unwrap_or(Condition::Dead);
-                unknown.insert(Sandbox::new(container.sid, condition))
-            }
-        };
+        let sandbox = of(place, &mut sandboxes, container.sid)?;
         sandbox.workspace = sandbox.workspace.take().or(container.workspace);
         sandbox.containers.push(container.name);
     }
+    let networks = leftover::find_all_networks(&place.prefix).unwrap_or_else(|error| {
+        log::warn!("networks of dead sandboxes are not shown: {error}");
+        Vec::new()
+    });
+    for network in networks {
+        let sandbox = of(place, &mut sandboxes, network.sid)?;
+        sandbox.networks.push(network.name);
+    }
     Ok(sandboxes.into_values().collect())
+}
+
+fn of<'a>(
+    place: &Place,
+    sandboxes: &'a mut BTreeMap<String, Sandbox>,
+    sid: SessionId,
+) -> Result<&'a mut Sandbox, Error> {
+    Ok(match sandboxes.entry(sid.to_string()) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(unknown) => {
+            // It may have come up since the sockets were looked at.
+            let condition = ask(place, &sid)?.unwrap_or(Condition::Dead);
+            unknown.insert(Sandbox::new(sid, condition))
+        }
+    })
 }
 
 fn sids_with_a_socket(place: &Place) -> Result<Vec<SessionId>, Error> {
@@ -142,6 +159,7 @@ impl Sandbox {
             condition,
             workspace: None,
             containers: Vec::new(),
+            networks: Vec::new(),
         }
     }
 
@@ -210,6 +228,8 @@ struct Row<'a> {
     state: &'a str,
     workspace: Option<&'a str>,
     containers: Vec<&'a str>,
+    /// Of a sandbox with egress, or left by one.
+    networks: Vec<&'a str>,
     pid: Option<u32>,
     uptime_s: Option<u64>,
     restarts: Option<u32>,
@@ -238,6 +258,7 @@ impl<'a> From<&'a Sandbox> for Row<'a> {
             state: sandbox.state(),
             workspace: sandbox.workspace(),
             containers,
+            networks: sandbox.networks.iter().map(String::as_str).collect(),
             pid: live.map(|live| live.pid),
             uptime_s: live.map(|live| live.uptime_s),
             restarts: live.map(|live| live.restarts),

@@ -14,7 +14,7 @@ use crate::api::client::Client;
 use crate::api::{Call, Empty, ErrorKind};
 use crate::cli;
 use crate::ctl::args::{Args, Operands, Subcommand};
-use crate::ctl::leftover::{self, Container};
+use crate::ctl::leftover::{self, Container, Network};
 use crate::ctl::peer::{self, Peer, Presence};
 use crate::ctl::place::{Place, Target};
 use crate::ctl::{CLIENT, CtlError};
@@ -31,8 +31,8 @@ WORKSPACE is the current directory; it may be a directory that is gone.
 
 Options:
       --hard     kill a control plane that does not answer within 2 seconds or
-                 end within 10, and remove the container and the socket that a
-                 dead one has left
+                 end within 10, and remove the containers, the networks and the
+                 socket that a dead one has left
   -h, --help     print this help and exit
   -V, --version  print the version and exit
 ",
@@ -67,8 +67,9 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         (Presence::Dead | Presence::Absent, true) => stop.clear()?,
         (Presence::Dead, false) => return Err(target.not_running(true)),
         (Presence::Absent, false) => {
-            let containers = stop.containers_or_none();
-            return Err(target.not_running(!containers.is_empty()));
+            let is_left =
+                !stop.containers_or_none().is_empty() || !stop.networks_or_none().is_empty();
+            return Err(target.not_running(is_left));
         }
     };
     Ok(cli::print(&done))
@@ -189,7 +190,8 @@ impl Stop<'_> {
     /// from starting meanwhile, whose container would carry the same labels.
     fn clear(&self) -> Result<String, Error> {
         let socket = peer::presence(&self.target.names.socket)?;
-        if matches!(socket, Presence::Absent) && self.containers_or_none().is_empty() {
+        let is_empty = self.containers_or_none().is_empty() && self.networks_or_none().is_empty();
+        if matches!(socket, Presence::Absent) && is_empty {
             return Err(self.target.not_running(false));
         }
         let _lock = self.lock()?;
@@ -198,6 +200,13 @@ impl Stop<'_> {
         for container in self.containers_or_none() {
             match leftover::remove(&container) {
                 Ok(()) => done.push_str(&removed("container", &container.name)),
+                Err(error) => problems.push(error.to_string()),
+            }
+        }
+        // With nothing on them any more.
+        for network in self.networks_or_none() {
+            match leftover::remove_network(&network) {
+                Ok(()) => done.push_str(&removed("network", &network.name)),
                 Err(error) => problems.push(error.to_string()),
             }
         }
@@ -256,6 +265,13 @@ impl Stop<'_> {
     fn containers_or_none(&self) -> Vec<Container> {
         leftover::find(self.prefix, &self.target.sid).unwrap_or_else(|error| {
             log::warn!("containers are not looked at: {error}");
+            Vec::new()
+        })
+    }
+
+    fn networks_or_none(&self) -> Vec<Network> {
+        leftover::find_networks(self.prefix, &self.target.sid).unwrap_or_else(|error| {
+            log::warn!("networks are not looked at: {error}");
             Vec::new()
         })
     }

@@ -109,7 +109,7 @@ fn way(args: &Args) -> Result<Way, Error> {
 }
 
 /// The directory of a session id is known where it runs, or by its record.
-fn path_of(place: &Place, target: &Target) -> Result<PathBuf, Error> {
+pub(super) fn path_of(place: &Place, target: &Target) -> Result<PathBuf, Error> {
     if target.shown.starts_with('/') {
         return Ok(PathBuf::from(&target.shown));
     }

@@ -2,9 +2,13 @@
 //! have, and what follows from the rules. `run::network` and `run::gateway`
 //! make it so.
 
+pub(crate) mod check;
 pub(crate) mod delivery;
 pub(crate) mod environment;
+pub(crate) mod kernel_log;
+pub(crate) mod prober;
 pub(crate) mod resolvers;
+pub(crate) mod rules;
 pub(crate) mod setup;
 pub(crate) mod state;
 pub(crate) mod targets;
@@ -12,6 +16,7 @@ pub(crate) mod targets;
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::api::CheckEntry;
 use crate::policy::egress_rules::MergeError;
 
 /// Why a sandbox that is to have a network is not started.
@@ -37,6 +42,8 @@ pub(crate) enum EgressError {
     /// Another network has the name of ours.
     NameTaken(String),
     Gateway(String),
+    /// What `[[egress.expect]]` says is not so; those that differ.
+    Unexpected(Vec<CheckEntry>),
 }
 
 impl EgressError {
@@ -56,6 +63,8 @@ impl EgressError {
                 "remove it: podman network rm {name}, or set another session_prefix in the base config"
             ),
             EgressError::Gateway(_) => install.to_owned(),
+            EgressError::Unexpected(_) => "correct the rules or the [[egress.expect]] entries; or set verify_at_start = false below [egress], start the sandbox, and see: umwelt-ctl egress verify"
+                .to_owned(),
         })
     }
 }
@@ -87,6 +96,11 @@ impl fmt::Display for EgressError {
                 "the name {name:?} belongs to another network, which is left alone"
             ),
             EgressError::Gateway(why) => write!(f, "the gateway did not come up: {why}"),
+            EgressError::Unexpected(checks) => write!(
+                f,
+                "the network is not what [[egress.expect]] says:\n{}",
+                check::render_different(checks)
+            ),
         }
     }
 }

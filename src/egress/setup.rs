@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use crate::config::egress::EgressConfig;
+use crate::config::expect::Expectation;
 use crate::config::{GrantMode, WorkspaceFile};
 use crate::dirs::Dirs;
 use crate::egress::EgressError;
@@ -75,6 +76,15 @@ impl Setup {
         })
     }
 
+    /// Of both files.
+    pub(crate) fn expectations(&self) -> Vec<Expectation> {
+        egress_rules::expectations(&self.base, &self.workspace)
+    }
+
+    pub(crate) fn verify_at_start(&self) -> bool {
+        egress_rules::verify_at_start(&self.base, &self.workspace)
+    }
+
     /// The policy with another part of the workspace.
     pub(crate) fn merged(&self, changed: &EgressConfig) -> Result<EgressPolicy, EgressError> {
         merge(&self.sid, &self.base, changed, &self.registry_rules)
@@ -96,7 +106,7 @@ fn merge(
 }
 
 /// Places that the agent can write beside the workspace.
-fn writable_grants(file: &WorkspaceFile) -> Vec<PathBuf> {
+pub(crate) fn writable_grants(file: &WorkspaceFile) -> Vec<PathBuf> {
     let writable = file
         .grants
         .iter()

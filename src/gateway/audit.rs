@@ -268,7 +268,9 @@ fn old(path: &Path, number: u32) -> PathBuf {
 }
 
 fn open(path: &Path) -> io::Result<(File, u64)> {
-    let flags = i32::try_from(OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
+    // Opening a FIFO would wait for whoever reads it.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
     let file = OpenOptions::new()
         .append(true)
         .create(true)

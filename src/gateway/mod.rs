@@ -4,9 +4,9 @@
 //! names is passed on and recorded; everything else is answered with what to
 //! ask for. Nothing the sandbox sends is trusted.
 
-mod audit;
+pub(crate) mod audit;
 mod denial;
-mod dns;
+pub(crate) mod dns;
 mod http;
 mod inspected;
 mod listen;

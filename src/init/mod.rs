@@ -37,15 +37,17 @@ use wire::{FromInit, Stage, ToInit};
 
 const NAME: &str = "umwelt-init";
 const HELP: &str = "\
-Usage: umwelt-init
+Usage: umwelt-init [--check-egress]
 
 Pid 1 of a sandbox: runs the commands that its control plane asks for over
 the socket on descriptor 3, and ends with it. Started by podman for
 umwelt-run; of no use from a shell.
 
 Options:
-  -h, --help     print this help and exit
-  -V, --version  print the version and exit
+      --check-egress  try what can be reached: an order on stdin, one finding a
+                      line on stdout
+  -h, --help          print this help and exit
+  -V, --version       print the version and exit
 ";
 
 const CONTROL: Token = Token(0);
@@ -63,6 +65,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     let mut parser = lexopt::Parser::from_args(args);
     match parser.next()? {
         None => Init::start()?.serve(),
+        Some(lexopt::Arg::Long("check-egress")) => crate::egress::prober::main(),
         Some(lexopt::Arg::Short('h') | lexopt::Arg::Long("help")) => Ok(cli::print(HELP)),
         Some(lexopt::Arg::Short('V') | lexopt::Arg::Long("version")) => Ok(cli::version(NAME)),
         Some(other) => Err(other.unexpected().into()),

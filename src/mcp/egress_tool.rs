@@ -144,6 +144,10 @@ pub(super) fn parse(arguments: &mut Arguments<'_>) -> Result<Egress, RpcError> {
         host: text(arguments, "host", MAX_HOST)?,
         port: port(arguments)?,
         paths: text(arguments, "paths", MAX_PATHS)?,
+        // Only a person asks for these.
+        methods: None,
+        inspect: None,
+        private: None,
     };
     if op != EgressOp::List && asked.kind.is_none() {
         return Err(arguments.wrong("kind", &words(&kinds), None));

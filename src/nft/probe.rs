@@ -196,6 +196,7 @@ mod tests {
             protocol: 17,
             port: 53,
             packets: 1,
+            bytes: 60,
         };
         assert!(attempt.is_counted(std::slice::from_ref(&count)));
         count.protocol = 6;

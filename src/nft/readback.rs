@@ -58,6 +58,7 @@ mod tests {
                     protocol: 17,
                     port: 53,
                     packets: 3,
+                    bytes: 84,
                 }],
                 allowed: Vec::new(),
                 refused: 3,

@@ -36,7 +36,7 @@ const REFUSE: &str = "refuse";
 pub(crate) const MAX_TARGETS: usize = 1024;
 /// Most entries of a counting set; what does not fit is refused all the same,
 /// and counted by the rule that refuses.
-const COUNTED: u32 = 4096;
+pub(crate) const COUNTED: u32 = 4096;
 /// Seconds for which an entry is kept after the last packet.
 const KEPT: u32 = 3600;
 

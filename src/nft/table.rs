@@ -49,6 +49,8 @@ pub(crate) struct Count {
     /// For ICMP (1 and 58) there are type and code in its place.
     pub(crate) port: u16,
     pub(crate) packets: u64,
+    /// With their IP headers.
+    pub(crate) bytes: u64,
 }
 
 impl Table {
@@ -160,7 +162,6 @@ impl Counts {
 
     /// What came since `earlier`. An entry that counts less than it did had
     /// been forgotten in between, and was made anew.
-    #[allow(dead_code, reason = "the audit counts what is new")]
     pub(crate) fn since(&self, earlier: &Counts) -> Counts {
         Counts {
             denied: grown(&self.denied, &earlier.denied),
@@ -170,20 +171,19 @@ impl Counts {
     }
 }
 
-#[allow(dead_code, reason = "the audit counts what is new")]
 fn grown(now: &[Count], earlier: &[Count]) -> Vec<Count> {
     let key = |count: &Count| (count.address, count.protocol, count.port);
-    let before: BTreeMap<_, u64> = earlier
-        .iter()
-        .map(|count| (key(count), count.packets))
-        .collect();
+    let before: BTreeMap<_, &Count> = earlier.iter().map(|count| (key(count), count)).collect();
     let grown = now.iter().filter_map(|count| {
-        let packets = match before.get(&key(count)) {
-            Some(before) if *before <= count.packets => count.packets - before,
-            _ => count.packets,
+        let (packets, bytes) = match before.get(&key(count)) {
+            Some(before) if before.packets <= count.packets && before.bytes <= count.bytes => {
+                (count.packets - before.packets, count.bytes - before.bytes)
+            }
+            _ => (count.packets, count.bytes),
         };
         (packets > 0).then(|| Count {
             packets,
+            bytes,
             ..count.clone()
         })
     });
@@ -329,17 +329,19 @@ fn count(element: &Value) -> Option<Count> {
         address: address.as_str()?.parse().ok()?,
         protocol: u8::try_from(protocol.as_u64()?).ok()?,
         port: u16::try_from(port.as_u64()?).ok()?,
-        packets: packets(element)?,
+        packets: counter(element, "packets")?,
+        bytes: counter(element, "bytes")?,
     })
 }
 
-fn packets(counted: &Value) -> Option<u64> {
-    counted.get("counter")?.get("packets")?.as_u64()
+fn counter(counted: &Value, key: &str) -> Option<u64> {
+    counted.get("counter")?.get(key)?.as_u64()
 }
 
 /// The packets that a rule has counted, which only those do that refuse.
 fn refused(rule: &Object) -> u64 {
     let statements = rule.get("expr").and_then(Value::as_array);
+    let packets = |statement| counter(statement, "packets");
     statements.into_iter().flatten().filter_map(packets).sum()
 }
 
@@ -483,6 +485,7 @@ mod tests {
             protocol: 6,
             port,
             packets,
+            bytes: packets * 60,
         };
         let counts = |denied: &[Count], refused| Counts {
             denied: denied.to_vec(),

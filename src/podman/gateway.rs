@@ -10,6 +10,7 @@ use crate::podman::argv::{
 };
 use crate::podman::delegation::Delegated;
 use crate::podman::network::{Lan, Layout, NetworkNames, attachment};
+use crate::policy::mounts::{Access, Mount, MountSet, Origin};
 
 /// Made of the binary alone: there is no shell in it.
 pub(crate) const IMAGE: &str = "localhost/umwelt-egress-gw:latest";
@@ -123,16 +124,33 @@ impl GatewaySpec {
 }
 
 impl GatewayFiles {
-    fn mounts(&self) -> Vec<String> {
-        let read = |source: &Path, path: &str| bind(source, path, "ro=true");
-        vec![
-            read(&self.exe, PROGRAM),
+    /// Source, path inside, and access of each.
+    fn binds(&self) -> [(&Path, &'static str, Access); 6] {
+        let read = |source, path| (source, path, Access::ReadOnly);
+        [
+            read(self.exe.as_path(), PROGRAM),
             read(&self.policy, "/policy"),
             read(&self.ca_cert, "/ca/ca.pem"),
             read(&self.ca_key, "/ca/ca.key"),
             read(&self.roots, "/ca/roots.pem"),
-            bind(&self.audit, "/audit", "rw=true"),
+            (&self.audit, "/audit", Access::ReadWrite),
         ]
+    }
+
+    fn mounts(&self) -> Vec<String> {
+        let option = |(source, path, access)| match access {
+            Access::ReadOnly => bind(source, path, "ro=true"),
+            Access::ReadWrite => bind(source, path, "rw=true"),
+        };
+        self.binds().map(option).into()
+    }
+
+    /// The same, for reading them back.
+    pub(crate) fn mount_set(&self) -> MountSet {
+        let mount = |(source, path, access): (&Path, &str, Access)| {
+            Mount::bind(path, &source.to_string_lossy(), access, Origin::Umwelt)
+        };
+        MountSet::merge(self.binds().map(mount).into())
     }
 }
 

@@ -102,7 +102,6 @@ pub(crate) fn registries(base: &EgressConfig, workspace: &EgressConfig) -> Vec<R
 }
 
 /// What is to be checked, of both layers.
-#[allow(dead_code, reason = "egress verify checks them")]
 pub(crate) fn expectations(base: &EgressConfig, workspace: &EgressConfig) -> Vec<Expectation> {
     let mut all = base.expect.clone();
     for other in &workspace.expect {
@@ -116,7 +115,6 @@ pub(crate) fn expectations(base: &EgressConfig, workspace: &EgressConfig) -> Vec
 }
 
 /// Whether they are checked at each start: either layer can ask for it.
-#[allow(dead_code, reason = "egress verify checks them")]
 pub(crate) fn verify_at_start(base: &EgressConfig, workspace: &EgressConfig) -> bool {
     let layers = [base, workspace];
     layers

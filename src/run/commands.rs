@@ -251,6 +251,7 @@ impl ControlPlane {
         let id = job.id;
         job.retry = Some(retry);
         self.commands_total += 1;
+        self.watch_counts();
         if let Some(timeout_s) = job.timeout_s {
             self.poller
                 .set(Timer::Timeout(id), Duration::from_secs(timeout_s));

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::init::wire::ToInit;
 use crate::nft::oci::{self, HookFile};
 use crate::nft::probe::{self, Attempt};
-use crate::nft::readback;
+use crate::nft::readback::{self, ReadBack};
 use crate::nft::ruleset::Ruleset;
 use crate::podman::argv::{EgressNetwork, Network};
 use crate::policy::mounts::{Access, Mount, Origin};
@@ -172,13 +172,21 @@ impl ControlPlane {
         let Some(checking) = &egress.checking else {
             return Ok(());
         };
-        let ruleset = egress.ruleset()?;
-        let hook = self.hook_file(egress, &ruleset);
-        let pidfd = std::os::fd::AsFd::as_fd(&checking.verified.pidfd);
-        let command = readback::command(&self.context.exe, &hook, pidfd);
-        let task = Task::spawn(command).map_err(|error| Error::io("read the rules back", error))?;
+        let task = self.read_back_task(egress, &checking.verified)?;
         self.add_task(task, TaskKind::ReadBack(self.container), READ_BACK_LIMIT);
         Ok(())
+    }
+
+    pub(crate) fn read_back_task(
+        &self,
+        egress: &Egress,
+        verified: &Verified,
+    ) -> Result<Task, Error> {
+        let ruleset = egress.ruleset()?;
+        let hook = self.hook_file(egress, &ruleset);
+        let pidfd = std::os::fd::AsFd::as_fd(&verified.pidfd);
+        let command = readback::command(&self.context.exe, &hook, pidfd);
+        Task::spawn(command).map_err(|error| Error::io("read the rules back", error))
     }
 
     /// The rules were read back, or could not be.
@@ -193,9 +201,10 @@ impl ControlPlane {
             return;
         };
         match checking.confirm(finished) {
-            Ok((verified, digest)) => {
-                egress.digest = Some(digest);
-                self.begin_serving(verified);
+            Ok((verified, found)) => {
+                egress.digest = Some(found.digest);
+                egress.counting.begin(found.counts);
+                self.check_then_serve(verified);
             }
             Err(error) => self.create_impossible(error),
         }
@@ -258,7 +267,7 @@ impl Checking {
     }
 
     /// The rules are there, and it was they who refused.
-    fn confirm(self, finished: Option<&Finished>) -> Result<(Verified, String), Error> {
+    fn confirm(self, finished: Option<&Finished>) -> Result<(Verified, ReadBack), Error> {
         let Some(finished) = finished else {
             return Err(failed("reading them back did not end"));
         };
@@ -278,7 +287,7 @@ impl Checking {
         if !self.errnos.iter().any(reached) {
             return Err(failed("nothing that was tried has reached them"));
         }
-        Ok((self.verified, found.digest))
+        Ok((self.verified, found))
     }
 }
 

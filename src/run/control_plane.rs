@@ -289,6 +289,7 @@ impl ControlPlane {
             Source::Output(id) => self.on_output(id),
             Source::Task(id) => self.on_task(id),
             Source::Gateway(number) => self.on_gateway(number),
+            Source::Checks(number) => self.on_checks(number),
         }
     }
 
@@ -305,6 +306,8 @@ impl ControlPlane {
             Timer::Handshake(number) => self.handshake_overdue(number),
             Timer::Restart => self.restart_due(),
             Timer::Gateway => self.gateway_due(),
+            Timer::Counts => self.read_counts(),
+            Timer::Checks => self.checks_overdue(),
             Timer::Changes => self.begin_changes(),
             Timer::FirstClient => self.end_if_unused(),
             Timer::Backstop => self.backstop(),

@@ -186,11 +186,25 @@ impl ControlPlane {
             Some(Layout::Routed) => &["lo", "eth0"],
             _ => &["lo", "eth0", "eth1"],
         };
-        let pid = pid.ok_or_else(|| VerifyError {
+        let unknown = |detail: &str| VerifyError {
             check: "gateway",
-            detail: "the kernel does not tell who it is".to_owned(),
-        })?;
-        verify::verify_gateway(&self.context.spec, &self.context.exe, pid, interfaces)
+            detail: detail.to_owned(),
+        };
+        let pid = pid.ok_or_else(|| unknown("the kernel does not tell who it is"))?;
+        let gateway = self
+            .egress
+            .as_ref()
+            .map(|egress| spec(&self.context, egress));
+        let Some(Ok(gateway)) = gateway else {
+            return Err(unknown("it is not known what it was asked to be"));
+        };
+        let asked = verify::gateway::Asked {
+            sandbox: &self.context.spec,
+            exe: &self.context.exe,
+            interfaces,
+            mounts: gateway.files.mount_set(),
+        };
+        verify::gateway::verify(asked, pid)
     }
 
     fn gateway_is_ready(&mut self) {

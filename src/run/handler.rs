@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 
 use crate::api::line::Line;
 use crate::api::{
-    API_VERSION, ApiError, Call, CancelReply, Empty, ErrorKind, Hello, HelloReply, ListReply,
-    MAX_LINE, Request, StatusReply,
+    API_VERSION, ApiError, Call, CancelReply, EgressOp, Empty, ErrorKind, Hello, HelloReply,
+    ListReply, MAX_LINE, Request, StatusReply,
 };
 use crate::run::change::{Change, ChangeKind};
 use crate::run::commands::check_call;
@@ -70,6 +70,7 @@ impl ControlPlane {
             Call::Status(_) => {
                 let status = self.status();
                 self.reply(connection, id, &status);
+                self.hurry_counts();
             }
             Call::Cancel(cancel) => self.on_cancel(connection, id, cancel.request),
             Call::Shutdown(_) => {
@@ -231,6 +232,11 @@ impl ControlPlane {
                 Call::List(_) => {
                     let list = self.list();
                     self.reply(connection, request, &list);
+                }
+                Call::Egress(asked) if asked.op == EgressOp::Verify => {
+                    if let Err(error) = self.check_egress(connection, request) {
+                        self.refuse(connection, request, error);
+                    }
                 }
                 Call::Egress(asked) => match self.on_egress(&asked) {
                     Ok(reply) => self.reply(connection, request, &reply),

@@ -96,6 +96,8 @@ pub(crate) enum TaskKind {
     Network,
     /// Read the rules of the network back, with the number of the container.
     ReadBack(u64),
+    /// The same, for what they have counted.
+    Counts(u64),
 }
 
 impl ControlPlane {
@@ -251,6 +253,7 @@ impl ControlPlane {
             TaskKind::Live(number) => self.live_done(number, finished.as_ref()),
             TaskKind::Network => self.step_done(finished),
             TaskKind::ReadBack(number) => self.rules_read_back(number, finished.as_ref()),
+            TaskKind::Counts(number) => self.counts_read(number, finished.as_ref()),
             TaskKind::GitIdentity => {
                 let output = finished
                     .filter(|finished| finished.status.success())
@@ -370,6 +373,10 @@ impl ControlPlane {
                 self.on_hello(version, hello);
             }
             FromInit::Probed { errnos } => self.on_probed(errnos),
+            FromInit::Failed { id, stage, errno } if self.is_check(id) => {
+                self.checks_not_started(stage, errno);
+            }
+            FromInit::Exited { id, .. } if self.is_check(id) => self.checks_ended(),
             FromInit::Started { id, pid: _ } => self.job_started(id, fds),
             FromInit::Failed { id, stage, errno } => self.job_failed(id, stage, errno),
             FromInit::Exited { id, status } => self.job_exited(id, status),
@@ -479,6 +486,7 @@ impl ControlPlane {
 
     fn drop_channel(&mut self) {
         self.prepared = None;
+        self.drop_checks();
         if let Some(egress) = &mut self.egress {
             egress.checking = None;
         }
@@ -504,6 +512,9 @@ impl ControlPlane {
     /// Ends the container and removes what podman has of it. Closing the
     /// channel ends pid 1, and with it all that runs inside, at once.
     pub(crate) fn remove_then(&mut self, next: AfterRemoval) {
+        let Some(next) = self.count_before(next) else {
+            return;
+        };
         self.drop_channel();
         self.phase = Phase::Removing {
             next,

@@ -11,10 +11,12 @@ mod commands;
 mod confirm;
 mod connection;
 mod control_plane;
+mod counts;
 mod discard;
 mod egress_call;
 mod ending;
 mod environment;
+mod expecting;
 mod gateway;
 mod grants;
 mod handler;
@@ -238,7 +240,7 @@ fn ask(
     }
     let setup = Setup::load(&config.egress, file, workspace, names, dirs)?;
     preflight.warnings.extend(setup.warnings.iter().cloned());
-    let names = NetworkNames {
+    let network_names = NetworkNames {
         prefix: config.session_prefix.clone(),
         sid: workspace.sid().to_string(),
         inner: names.network.clone(),
@@ -246,7 +248,7 @@ fn ask(
     };
     Ok(Asked {
         workspace_file,
-        egress: Some(Egress::new(setup, names)),
+        egress: Some(Egress::new(setup, network_names, &names.audit)),
     })
 }
 

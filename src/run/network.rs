@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use crate::podman::network::{Lan, Layout, NetworkNames, Unfit};
 use crate::podman::{self, PodmanError};
 use crate::run::confirm::Checking;
 use crate::run::control_plane::ControlPlane;
+use crate::run::counts::Counting;
+use crate::run::expecting::Checks;
 use crate::run::gateway::{Gateway, GatewayState};
 use crate::run::lifecycle::{Phase, TaskKind};
 use crate::run::task::{Finished, Task};
@@ -52,6 +55,9 @@ pub(crate) struct Egress {
     pub(crate) checking: Option<Checking>,
     /// Of the rules as they were read back.
     pub(crate) digest: Option<String>,
+    pub(crate) counting: Counting,
+    /// Of what can be reached, under way.
+    pub(crate) checks: Option<Checks>,
     /// It is being removed, and this follows.
     pub(crate) down: Option<Then>,
 }
@@ -94,10 +100,10 @@ pub(crate) enum Then {
 }
 
 impl Egress {
-    pub(crate) fn new(setup: Setup, names: NetworkNames) -> Egress {
+    /// `audit` is the directory of the gateway's audit.
+    pub(crate) fn new(setup: Setup, names: NetworkNames, audit: &Path) -> Egress {
         Egress {
             setup,
-            names,
             gateway: Gateway::default(),
             unresolved: Vec::new(),
             resolved: BTreeMap::new(),
@@ -111,7 +117,10 @@ impl Egress {
             was_up: false,
             checking: None,
             digest: None,
+            counting: Counting::new(audit, &names.sid),
+            checks: None,
             down: None,
+            names,
         }
     }
 
@@ -525,7 +534,7 @@ mod tests {
             inner: INNER.into(),
             outer: OUTER.into(),
         };
-        Egress::new(Setup::for_test(text), names)
+        Egress::new(Setup::for_test(text), names, Path::new("/d"))
     }
 
     fn ready(text: &str) -> Egress {

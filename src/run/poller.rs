@@ -22,6 +22,8 @@ pub(crate) enum Source {
     Task(u64),
     /// The socket of the gateway, with its number.
     Gateway(u64),
+    /// What the checks of what can be reached print, with their number.
+    Checks(u64),
 }
 
 /// What is due at some time. Whoever it is for may be gone by then.
@@ -57,6 +59,10 @@ pub(crate) enum Timer {
     Accept,
     /// A packet could not be sent to pid 1 for a moment.
     Channel,
+    /// What the rules of the network have counted is read.
+    Counts,
+    /// The checks of what can be reached take too long.
+    Checks,
     /// The regular look at what events should have told.
     Backstop,
     /// Time to leave, whether or not the last answers were read.

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::config::egress::EgressConfig;
 use crate::config::{PersistedGrant, WorkspaceFile};
-use crate::policy::egress_change::{NewRule, OldRule};
+use crate::egress::rules::RuleChange;
 use crate::trust::{TrustError, TrustState, WorkspaceTrust, meaning};
 
 /// Tells whether a file was changed: nobody can set the time of a change back.
@@ -23,13 +23,6 @@ pub(crate) struct StandingFile {
     is_untrusted: bool,
     /// The file and its record when they were looked at.
     seen: [Stamp; 2],
-}
-
-/// What is to be done to the rules of the file.
-#[derive(Debug)]
-pub(crate) enum RuleChange {
-    Add(NewRule),
-    Remove(OldRule),
 }
 
 /// Most changes of what is allowed that one line holds.
@@ -141,10 +134,7 @@ impl StandingFile {
         change: &RuleChange,
         after: &EgressConfig,
     ) -> Result<bool, TrustError> {
-        let changed = match change {
-            RuleChange::Add(rule) => self.trust.add_rule(rule)?,
-            RuleChange::Remove(rule) => self.trust.remove_rule(rule)?,
-        };
+        let changed = self.trust.change_rules(change)?;
         self.counted.egress = after.clone();
         self.written();
         Ok(changed)

@@ -9,8 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, PidfdFlags};
 
-/// Most output that is looked at.
-const OUTPUT_LIMIT: u64 = 1 << 20;
+/// Most output that is looked at. Full counting sets come to 2 MiB.
+const OUTPUT_LIMIT: u64 = 4 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Task {

@@ -2,6 +2,8 @@
 //! was asked for. Flags are not trusted: a neighbour with a design like this
 //! one ran open sandboxes because a flag was silently ignored.
 
+pub(crate) mod gateway;
+
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +12,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::podman;
 use crate::podman::argv::{COVER_SIZE, ContainerSpec, Network};
 use crate::policy::mounts::{Cover, Mount, MountKind, MountSet};
 use crate::sys::cgroup::{self, Events};
@@ -136,32 +137,6 @@ pub(crate) fn verify(
         scratch,
         shell,
     })
-}
-
-/// Compares a gateway with what was asked for. It has the user and the floor
-/// of the sandbox `spec`, and as many interfaces as it has networks.
-pub(crate) fn verify_gateway(
-    spec: &ContainerSpec,
-    exe: &Path,
-    pid: Pid,
-    interfaces: &[&str],
-) -> Result<(), VerifyError> {
-    let proc = Proc {
-        dir: format!("/proc/{}", pid.as_raw_nonzero()),
-    };
-    check_program(&proc, exe)?;
-    check_status(&proc, spec)?;
-    check_user_map(&proc, spec)?;
-    check_namespaces(&proc)?;
-    check_interface_names(&proc.read("network", "net/dev")?, interfaces)?;
-    let limit = cgroup::of_process(pid)
-        .ok()
-        .and_then(|cgroup| cgroup::effective_limit(&cgroup, "memory.max"));
-    match limit {
-        Some(limit) if limit <= podman::gateway::MEMORY => Ok(()),
-        Some(limit) => fail("memory cap", format!("it is {limit}")),
-        None => fail("memory cap", "there is no limit"),
-    }
 }
 
 /// The proc directory of pid 1.

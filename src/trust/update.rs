@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use crate::config::{ConfigError, PersistedGrant, WorkspaceFile, edit, egress_edit};
-use crate::policy::egress_change::{NewRule, OldRule};
+use crate::egress::rules::RuleChange;
 use crate::trust::directory::{Contents, ReplaceError};
 use crate::trust::record::{Accepted, Record};
 use crate::trust::{
@@ -29,14 +29,26 @@ impl WorkspaceTrust {
         self.change(|text| edit::remove_grant(&self.path(), text, &self.home, path))
     }
 
-    /// Writes a rule for the network at the end of the file.
-    pub(crate) fn add_rule(&self, rule: &NewRule) -> Result<bool, TrustError> {
-        self.change(|text| egress_edit::add(&self.path(), text, rule).map(Some))
+    /// Writes a rule for the network at the end of the file, or takes rules out.
+    pub(crate) fn change_rules(&self, change: &RuleChange) -> Result<bool, TrustError> {
+        let path = self.path();
+        self.change(|text| match change {
+            RuleChange::Add(rule) => egress_edit::add(&path, text, rule).map(Some),
+            RuleChange::Remove(rule) => egress_edit::remove(&path, text, rule),
+        })
     }
 
-    /// Takes rules for the network out of the file.
-    pub(crate) fn remove_rule(&self, rule: &OldRule) -> Result<bool, TrustError> {
-        self.change(|text| egress_edit::remove(&self.path(), text, rule))
+    /// An error where something in the file does not count.
+    pub(crate) fn check_counts(&self) -> Result<(), TrustError> {
+        let found = self.find()?;
+        match judge(&found, &self.shelf.load()) {
+            TrustState::Absent | TrustState::Trusted => Ok(()),
+            TrustState::Untrusted(why) => {
+                let workspace = self.workspace.clone();
+                Err(TrustError::NotTrusted { workspace, why })
+            }
+            TrustState::Broken(error) => Err(error.into()),
+        }
     }
 
     /// Accepts what `seen` holds, if the file still holds it.

@@ -12,9 +12,16 @@
 
 #[path = "../podman_common/mod.rs"]
 mod podman_common;
+#[path = "../podman_lifecycle/wrapper.rs"]
+#[allow(dead_code)]
+mod wrapper;
 
 mod direct;
+mod kernel;
+mod leftovers;
 mod life;
 mod reach;
 mod refusals;
+mod sealed;
+mod verify;
 mod world;

@@ -8,7 +8,7 @@ use crate::podman_common::{host, sandbox::Place};
 use crate::world::{Internet, networks, trust};
 
 /// What umwelt-run says; it must fail with exit code 1, and leave nothing.
-fn refusal(place: &Place) -> String {
+pub(crate) fn refusal(place: &Place) -> String {
     let before = place.log().len();
     let status = place.spawn().wait().unwrap();
     let said = place.log()[before..].to_owned();

@@ -21,6 +21,12 @@ fn podman() -> PathBuf {
 /// directory `other` and the file `program`, a copy of umwelt.
 pub(crate) fn place_with(call: &str, change: &str) -> Place {
     let mut place = Place::new(Options::default());
+    wrap(&mut place, call, change);
+    place
+}
+
+/// The same for a place that there is.
+pub(crate) fn wrap(place: &mut Place, call: &str, change: &str) {
     let bin = place.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
     std::fs::create_dir(place.path().join("other")).unwrap();
@@ -51,5 +57,4 @@ exec "$real" "${{words[@]}}"
     let path = std::env::var("PATH").unwrap();
     let path = format!("{}:{path}", bin.display());
     place.options.env.push(("PATH", path));
-    place
 }

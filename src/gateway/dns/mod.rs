@@ -3,7 +3,7 @@
 
 mod cache;
 mod lookup;
-mod message;
+pub(crate) mod message;
 mod resolver;
 mod server;
 mod service;

@@ -1,0 +1,117 @@
+//! The same answers where no sandbox runs: from the base config and what counts
+//! of the workspace file, which is changed by itself.
+
+use std::path::Path;
+
+use crate::api::{ApiError, Egress, EgressOp, EgressReply, ErrorKind};
+use crate::config::{Config, WorkspaceFile};
+use crate::ctl::place::{Place, Target};
+use crate::ctl::trust::path_of;
+use crate::egress::delivery;
+use crate::egress::rules::{self, RuleChange};
+use crate::egress::setup::writable_grants;
+use crate::error::Error;
+use crate::policy::egress::EgressPolicy;
+use crate::policy::egress_change::ChangeError;
+use crate::policy::egress_rules;
+use crate::registries;
+use crate::text::printable;
+use crate::trust::WorkspaceTrust;
+
+const OFF: &str = "the workspace has no network yet: write enabled = true below [egress] in .umwelt.toml, and run umwelt-ctl trust";
+const LATER: &str = "no sandbox runs: the rules count from its next start on";
+
+pub(super) fn answer(place: &Place, target: &Target, asked: &Egress) -> Result<EgressReply, Error> {
+    let path = path_of(place, target)?;
+    let shown = path.to_str().unwrap_or_default();
+    let trust = WorkspaceTrust::of_path(shown, &target.sid, &place.dirs);
+    let config = Config::load(&place.dirs)?;
+    let settings = trust.load();
+    let mut notices: Vec<String> = settings.notice().into_iter().collect();
+    let file = settings.file;
+    if asked.op == EgressOp::List {
+        let (policy, warnings) = with_registries(place, &path, &config, &file)?;
+        notices.extend(warnings);
+        return Ok(reply(&file, &policy, false, notices));
+    }
+    let change = RuleChange::parse(asked)?;
+    let policy = merged(target, &config, &file)?;
+    let changed = match change.apply(&policy, &file.egress) {
+        Ok(changed) => changed,
+        // What was asked for is so already.
+        Err(error @ (ChangeError::AlreadyThere(_) | ChangeError::NotInspected(_))) => {
+            notices.push(error.to_string());
+            return Ok(reply(&file, &policy, false, notices));
+        }
+        // With a file that does not count, that is the reason.
+        Err(error) => {
+            trust.check_counts()?;
+            return Err(ApiError::new(ErrorKind::Refused, error.to_string()).into());
+        }
+    };
+    let file = WorkspaceFile {
+        egress: changed,
+        ..file
+    };
+    let policy = merged(target, &config, &file)?;
+    let is_changed = trust.change_rules(&change)?;
+    notices.push(LATER.to_owned());
+    Ok(reply(&file, &policy, is_changed, notices))
+}
+
+fn merged(target: &Target, config: &Config, file: &WorkspaceFile) -> Result<EgressPolicy, Error> {
+    let merged = egress_rules::merge(
+        target.sid.as_str(),
+        &config.egress,
+        &file.egress,
+        Vec::new(),
+    );
+    Ok(merged.map_err(crate::egress::EgressError::from)?)
+}
+
+/// For looking at: the tools of the host are asked, as at a start.
+fn with_registries(
+    place: &Place,
+    path: &Path,
+    config: &Config,
+    file: &WorkspaceFile,
+) -> Result<(EgressPolicy, Vec<String>), Error> {
+    let tools = egress_rules::registries(&config.egress, &file.egress);
+    let found = registries::resolve(&tools, &place.dirs.home, path, &writable_grants(file));
+    let policy = egress_rules::merge("", &config.egress, &file.egress, found.rules)
+        .map_err(crate::egress::EgressError::from)?;
+    Ok((policy, found.warnings))
+}
+
+fn reply(
+    file: &WorkspaceFile,
+    policy: &EgressPolicy,
+    changed: bool,
+    mut notices: Vec<String>,
+) -> EgressReply {
+    if !file.egress.enabled {
+        notices.push(OFF.to_owned());
+    }
+    // What a start would make of the rules: all tcp rules are direct then.
+    let running = policy.tcp.iter();
+    let running = running
+        .map(|rule| (rule.host.to_string(), rule.port))
+        .collect();
+    let deliveries = delivery::deliveries(policy, &running);
+    let mut rules = rules::entries(policy, &deliveries);
+    for rule in &mut rules {
+        rule.delivery = None;
+    }
+    EgressReply {
+        network: match file.egress.enabled {
+            true => "egress".to_owned(),
+            false => "none".to_owned(),
+        },
+        changed,
+        rules,
+        hosts: policy.hosts.clone(),
+        status: None,
+        checks: Vec::new(),
+        notices: notices.iter().map(|line| printable(line)).collect(),
+    }
+}
