@@ -18,6 +18,7 @@ mod shell;
 mod signals;
 mod status;
 mod stop;
+mod tail;
 pub(crate) mod trust;
 mod wt;
 
