@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use crate::cli;
 use crate::ctl::args::{Args, Operands, Subcommand};
-use crate::ctl::output::{self, Cell, Widths};
+use crate::ctl::output::{Cell, Widths};
 use crate::ctl::place::Place;
 use crate::ctl::tail::{self, Tail};
 use crate::ctl::{CtlError, event};

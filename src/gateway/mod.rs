@@ -5,7 +5,7 @@
 //! ask for. Nothing the sandbox sends is trusted.
 
 mod audit;
-mod denial;
+pub(crate) mod denial;
 mod dns;
 mod http;
 mod inspected;
