@@ -46,8 +46,22 @@ impl Html {
     }
 }
 
-/// `1,234`
+/// `1,234`, and from ten millions on `12 M`, which fits in a column.
 pub(super) fn grouped(number: u64) -> String {
+    const UNITS: [&str; 5] = ["M", "G", "T", "P", "E"];
+    let mut found = separated(number);
+    let mut unit = 1_000_000;
+    for name in UNITS {
+        if number / unit < 10 {
+            break;
+        }
+        found = format!("{} {name}", separated(number / unit));
+        unit = unit.saturating_mul(1000);
+    }
+    found
+}
+
+fn separated(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -61,17 +75,24 @@ pub(super) fn grouped(number: u64) -> String {
 
 /// `5 B`, `1.5 KiB`, `120 MiB`
 pub(super) fn size(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    const UNITS: [(&str, u32); 6] = [
+        ("KiB", 10),
+        ("MiB", 20),
+        ("GiB", 30),
+        ("TiB", 40),
+        ("PiB", 50),
+        ("EiB", 60),
+    ];
     let mut found = format!("{bytes} B");
-    for (unit, shift) in UNITS.into_iter().zip([10u32, 20, 30, 40]) {
+    for (unit, shift) in UNITS {
         let whole = bytes >> shift;
         if whole == 0 {
             break;
         }
-        let tenth = (u128::from(bytes) * 10 >> shift) % 10;
+        let tenth = ((u128::from(bytes) * 10) >> shift) % 10;
         found = match whole {
             1..10 => format!("{whole}.{tenth} {unit}"),
-            _ => format!("{} {unit}", grouped(whole)),
+            _ => format!("{whole} {unit}"),
         };
     }
     found
@@ -118,6 +139,10 @@ mod tests {
             (999, "999"),
             (1000, "1,000"),
             (1_234_567, "1,234,567"),
+            (9_999_999, "9,999,999"),
+            (12_345_678, "12 M"),
+            (9_876_543_210, "9,876 M"),
+            (u64::MAX, "18 E"),
         ] {
             assert_eq!(grouped(number), shown);
         }
@@ -126,7 +151,7 @@ mod tests {
             (1023, "1023 B"),
             (1536, "1.5 KiB"),
             (10 << 20, "10 MiB"),
-            (u64::MAX, "16,777,215 TiB"),
+            (u64::MAX, "15 EiB"),
         ] {
             assert_eq!(size(bytes), shown);
         }

@@ -58,7 +58,9 @@ impl Record {
 
     /// Allowed, and yet it came to nothing.
     pub(super) fn has_failed(&self) -> bool {
-        self.verdict() == Verdict::Allowed && self.why.is_some() && !self.is_end()
+        // With what lasts it is the reason of its end; the kernel tells no failures.
+        let is_one_request = self.event.is_none() && self.count.is_none();
+        self.verdict() == Verdict::Allowed && self.why.is_some() && is_one_request
     }
 
     /// The second line of what lasts.
@@ -94,10 +96,11 @@ impl Record {
 }
 
 /// `host:port`, with an IPv6 address in brackets; `-` where nothing is known.
+/// What has no ports has port 0 in the kernel's lines.
 pub(super) fn target(host: Option<&str>, port: Option<u16>) -> String {
     match (host, port) {
         (None, _) => "-".to_owned(),
-        (Some(host), None) => host.to_owned(),
+        (Some(host), None | Some(0)) => host.to_owned(),
         (Some(host), Some(port)) if host.contains(':') => format!("[{host}]:{port}"),
         (Some(host), Some(port)) => format!("{host}:{port}"),
     }

@@ -68,9 +68,15 @@ fn kind(record: &Record) -> String {
 }
 
 fn why(record: &Record) -> Option<String> {
+    // The kernel counts each packet that it refuses, and new connections.
+    let unit = if record.is_denied() {
+        "packet"
+    } else {
+        "connection"
+    };
     let times = record.count.map(|count| match count {
-        1 => "1 packet".to_owned(),
-        count => format!("{count} packets"),
+        1 => format!("1 {unit}"),
+        count => format!("{count} {unit}s"),
     });
     match (times, &record.why) {
         (Some(times), Some(why)) => Some(format!("{times}: {why}")),
@@ -115,6 +121,14 @@ mod tests {
             (
                 r#""ts":1,"kind":"kernel","protocol":"udp","host":"203.0.113.1","port":53,"verdict":"deny","count":7,"bytes":700"#,
                 "1970-01-01T00:00:01Z|deny|kernel udp|-|203.0.113.1:53|-|-|700|-|-|7 packets",
+            ),
+            (
+                r#""ts":1,"kind":"kernel","protocol":"icmp","host":"203.0.113.1","port":0,"verdict":"allow","count":1,"bytes":70"#,
+                "1970-01-01T00:00:01Z|allow|kernel icmp|-|203.0.113.1|-|-|70|-|-|1 connection",
+            ),
+            (
+                r#""ts":1,"kind":"kernel","event":"overflow","verdict":"deny","count":9,"bytes":0,"why":"full""#,
+                "1970-01-01T00:00:01Z|deny|kernel overflow|-|-|-|-|0|-|-|9 packets: full",
             ),
             (
                 r#""ts":1e300,"kind":"policy","event":"broken","why":"half\u001b[2J""#,

@@ -99,11 +99,7 @@ impl Sources {
 /// own, as the gateway alone rotates its own.
 fn files(names: &Names, sid: &SessionId) -> Vec<PathBuf> {
     let kernel = format!("kernel-{sid}.jsonl");
-    vec![
-        names.audit.join(AUDIT_FILE),
-        names.audit.with_file_name(&kernel),
-        names.audit.join(kernel),
-    ]
+    vec![names.audit.join(AUDIT_FILE), names.audit.join(kernel)]
 }
 
 impl Source {
@@ -187,7 +183,11 @@ mod tests {
 
         fn append(&self, name: &str, text: &str) {
             use std::io::Write;
-            let path = self.dir.path().join("d/egress").join(name);
+            let path = self
+                .dir
+                .path()
+                .join("d/egress/audit-umwelt-0123abcd")
+                .join(name);
             let mut options = std::fs::File::options();
             let mut file = options.append(true).create(true).open(path).unwrap();
             file.write_all(text.as_bytes()).unwrap();
@@ -210,7 +210,7 @@ mod tests {
         times
     }
 
-    const AUDIT: &str = "audit-umwelt-0123abcd/audit.jsonl";
+    const AUDIT: &str = "audit.jsonl";
 
     #[test]
     fn both_files_are_merged_by_time_with_their_older_ones() {
