@@ -18,8 +18,9 @@ _umwelt() {
         'umwelt-ctl revoke') words='--json --help --version' ;;
         'umwelt-ctl trust') words='--diff --yes --revoke --help --version' ;;
         'umwelt-ctl log') words='--follow --lines --json --help --version' ;;
+        'umwelt-ctl audit') words='--follow --lines --follow --denied --summary --json --summary --html --help --version' ;;
         'umwelt-ctl wt') words='--branch --force --json --yes --help --version' ;;
-        'umwelt-ctl ') words='status stop exec shell list grant revoke trust log wt --help --version' ;;
+        'umwelt-ctl ') words='status stop exec shell list grant revoke trust log audit wt --help --version' ;;
         'umwelt-nft-hook '*) words='--ruleset --digest --nft --read-back --help --version' ;;
         'umwelt-install install') words='--prefix-bin --no-image --no-egress --help --version' ;;
         'umwelt-install status') words='--json --help --version' ;;
@@ -30,7 +31,7 @@ _umwelt() {
         'umwelt-install doctor') words='--json --fix-commands --help --version' ;;
         'umwelt-install ') words='install status remove image ca client doctor --help --version' ;;
         'umwelt-init '*) words='--help --version' ;;
-        'umwelt-gateway '*) words='--policy --ca-cert --ca-key --roots --audit --listen --proxy-port --socks-port --dns-port --resolver --workspace --threads --audit-size --audit-keep --help --version' ;;
+        'umwelt-gateway '*) words='--policy --ca-cert --ca-key --roots --audit --listen --proxy-port --socks-port --dns-port --resolver --supervised --workspace --threads --audit-size --audit-keep --help --version' ;;
     esac
     COMPREPLY=()
     # Other words are files, or workspaces, by -o default.

@@ -9,7 +9,7 @@ complete -c umwelt-run -l detach
 complete -c umwelt-run -l help
 complete -c umwelt-run -l version
 
-complete -c umwelt-ctl -f -n __fish_use_subcommand -a 'status stop exec shell list grant revoke trust log wt'
+complete -c umwelt-ctl -f -n __fish_use_subcommand -a 'status stop exec shell list grant revoke trust log audit wt'
 complete -c umwelt-ctl -n __fish_use_subcommand -l help
 complete -c umwelt-ctl -n __fish_use_subcommand -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from status' -l json
@@ -46,6 +46,16 @@ complete -c umwelt-ctl -n '__fish_seen_subcommand_from log' -l lines -r
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from log' -l json
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from log' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from log' -l version
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l follow
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l lines -r
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l follow -r
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l denied
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l summary
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l json
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l summary -r
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l html -r
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l help
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l branch -r
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l force
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l json
@@ -103,6 +113,7 @@ complete -c umwelt-gateway -l proxy-port -r
 complete -c umwelt-gateway -l socks-port -r
 complete -c umwelt-gateway -l dns-port -r
 complete -c umwelt-gateway -l resolver -r
+complete -c umwelt-gateway -l supervised
 complete -c umwelt-gateway -l workspace -r
 complete -c umwelt-gateway -l threads -r
 complete -c umwelt-gateway -l audit-size -r

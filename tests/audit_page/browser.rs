@@ -70,7 +70,7 @@ impl Browser {
 
     /// The document, as it is after all that may run in it has run.
     pub(crate) fn dom(&self, page: &Path, view: View) -> String {
-        let output = self.run(page, view, &["--dump-dom"]);
+        let output = self.run(page, view, &["--dump-dom", "--virtual-time-budget=5000"]);
         String::from_utf8(output.stdout).unwrap()
     }
 

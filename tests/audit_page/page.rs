@@ -61,25 +61,44 @@ impl Page {
         std::fs::read_to_string(self.file()).unwrap()
     }
 
-    /// A copy in which a script looks at the layout, and writes down what
-    /// reaches beyond the right edge.
-    pub(crate) fn measured(&self) -> PathBuf {
+    /// A page that holds copies of this one, of these widths, in which a script
+    /// looks at the layout. What it has seen is written into the outer body.
+    pub(crate) fn measured(&self, widths: &[u32]) -> PathBuf {
         let text = self.text();
         let (before, rest) = text
             .split_once("<meta http-equiv=\"Content-Security-Policy\"")
             .unwrap();
         let (_, after) = rest.split_once('>').unwrap();
-        let file = self.home.path("measured.html");
-        std::fs::write(&file, format!("{before}{after}{MEASURE}")).unwrap();
-        file
+        let inner = self.home.path("inner.html");
+        std::fs::write(inner, format!("{before}{after}{MEASURE}")).unwrap();
+        let outer = self.home.path("outer.html");
+        let mut frames = OUTER.to_owned();
+        for width in widths {
+            write!(
+                frames,
+                "<iframe src=\"inner.html\" width=\"{width}\"></iframe>"
+            )
+            .unwrap();
+        }
+        std::fs::write(&outer, frames).unwrap();
+        outer
     }
 }
 
+/// A window cannot be as narrow as a page can.
+const OUTER: &str = "<!DOCTYPE html><style>iframe { border: 0; height: 900px }</style>
+<body data-seen=\"\">
+<script>onmessage = event => document.body.dataset.seen += event.data + ';'</script>";
+
+/// The widths of window and document, what reaches beyond the right edge or out
+/// of its own box, and the title, unless something has become markup. There is
+/// no policy here that would keep a script from running.
 const MEASURE: &str = "<script>
 const wide = document.documentElement.clientWidth;
 const beyond = [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > wide + 0.5
     || (e.clientWidth > 0 && e.scrollWidth > e.clientWidth && getComputedStyle(e).display != 'inline'));
-document.body.dataset.width = wide;
-document.body.dataset.scroll = document.documentElement.scrollWidth;
-document.body.dataset.beyond = '[' + beyond.map(e => e.tagName + '.' + e.className).join(' ') + ']';
+const names = beyond.map(e => e.tagName + '.' + e.className).join(' ');
+const foreign = document.querySelectorAll('img, script + script, [onload], [onerror]').length;
+const title = foreign ? 'markup' : document.title.split(' ')[0];
+parent.postMessage(`${wide} ${document.documentElement.scrollWidth} [${names}] ${title}`, '*');
 </script>";

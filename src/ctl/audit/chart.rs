@@ -9,8 +9,6 @@ use crate::ctl::output;
 const STEP: u64 = 10;
 const BAR: u64 = 8;
 const HEIGHT: u64 = 1000;
-/// What is there can be seen, however little it is beside the rest.
-const LEAST: u64 = 35;
 const TICKS: u64 = 4;
 const DAY: u64 = 86_400;
 
@@ -26,6 +24,14 @@ impl Lane {
         match self {
             Lane::Allowed => bin.allowed,
             Lane::Denied => bin.denied,
+        }
+    }
+
+    /// What is there can be seen, however little it is beside the rest.
+    fn least(self) -> u64 {
+        match self {
+            Lane::Allowed => 20,
+            Lane::Denied => 40,
         }
     }
 
@@ -83,7 +89,7 @@ fn push_lane(html: &mut Html, span: &Span, lane: Lane) {
 
 fn push_bar(html: &mut Html, span: &Span, at: u64, bin: &Bin, lane: Lane, most: u64) {
     let full = u128::from(lane.of(bin)) * u128::from(HEIGHT) / u128::from(most.max(1));
-    let height = u64::try_from(full).unwrap_or(HEIGHT).max(LEAST);
+    let height = u64::try_from(full).unwrap_or(HEIGHT).max(lane.least());
     let top = match lane {
         Lane::Allowed => HEIGHT - height.min(HEIGHT),
         Lane::Denied => 0,
@@ -175,7 +181,7 @@ mod tests {
         for bar in [
             "<rect x=\"1\" y=\"0\" height=\"1000\"",
             "<rect x=\"21\" y=\"500\" height=\"500\"",
-            "<rect x=\"31\" y=\"965\" height=\"35\"",
+            "<rect x=\"31\" y=\"980\" height=\"20\"",
         ] {
             assert!(html.contains(bar), "{bar}\n{html}");
         }

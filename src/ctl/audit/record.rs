@@ -1,5 +1,7 @@
 //! A line of the audit -> what it tells. Pure.
 
+use std::net::Ipv6Addr;
+
 use serde::Deserialize;
 
 /// What is neither allowed nor denied is told by the gateway of itself.
@@ -101,7 +103,7 @@ pub(super) fn target(host: Option<&str>, port: Option<u16>) -> String {
     match (host, port) {
         (None, _) => "-".to_owned(),
         (Some(host), None | Some(0)) => host.to_owned(),
-        (Some(host), Some(port)) if host.contains(':') => format!("[{host}]:{port}"),
+        (Some(host), Some(port)) if host.parse::<Ipv6Addr>().is_ok() => format!("[{host}]:{port}"),
         (Some(host), Some(port)) => format!("{host}:{port}"),
     }
 }
