@@ -19,8 +19,9 @@ _umwelt() {
         'umwelt-ctl trust') words='--diff --yes --revoke --help --version' ;;
         'umwelt-ctl egress') words='--port --path --method --no-inspect --private --json --help --version' ;;
         'umwelt-ctl log') words='--follow --lines --json --help --version' ;;
+        'umwelt-ctl audit') words='--follow --lines --denied --summary --json --html --help --version' ;;
         'umwelt-ctl wt') words='--branch --force --json --yes --help --version' ;;
-        'umwelt-ctl ') words='status stop exec shell list grant revoke trust egress log wt --help --version' ;;
+        'umwelt-ctl ') words='status stop exec shell list grant revoke trust egress log audit wt --help --version' ;;
         'umwelt-nft-hook '*) words='--ruleset --digest --nft --read-back --help --version' ;;
         'umwelt-install install') words='--prefix-bin --no-image --no-egress --help --version' ;;
         'umwelt-install status') words='--json --help --version' ;;

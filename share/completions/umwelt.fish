@@ -9,7 +9,7 @@ complete -c umwelt-run -l detach
 complete -c umwelt-run -l help
 complete -c umwelt-run -l version
 
-complete -c umwelt-ctl -f -n __fish_use_subcommand -a 'status stop exec shell list grant revoke trust egress log wt'
+complete -c umwelt-ctl -f -n __fish_use_subcommand -a 'status stop exec shell list grant revoke trust egress log audit wt'
 complete -c umwelt-ctl -n __fish_use_subcommand -l help
 complete -c umwelt-ctl -n __fish_use_subcommand -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from status' -l json
@@ -54,6 +54,14 @@ complete -c umwelt-ctl -n '__fish_seen_subcommand_from log' -l lines -r
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from log' -l json
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from log' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from log' -l version
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l follow
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l lines -r
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l denied
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l summary
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l json
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l html -r
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l help
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l branch -r
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l force
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l json

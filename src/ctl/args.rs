@@ -42,6 +42,7 @@ pub(super) struct Args {
     pub(super) hard: bool,
     pub(super) lines: Option<String>,
     pub(super) branch: Option<String>,
+    pub(super) html: Option<OsString>,
     pub(super) words: Vec<OsString>,
     /// The second operand of `WorkspaceAndPath`.
     pub(super) path: Option<OsString>,
@@ -74,6 +75,7 @@ impl Subcommand {
                 Long("branch") if self.takes("branch") => {
                     args.branch = Some(text(parser.value()?)?);
                 }
+                Long("html") if self.takes("html") => args.html = Some(parser.value()?),
                 Long("lines") if self.takes("lines") => args.lines = Some(text(parser.value()?)?),
                 Long(name) if VALUED.contains(&name) && self.takes(name) => {
                     let name = VALUED.iter().find(|valued| **valued == name);

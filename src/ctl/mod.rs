@@ -2,6 +2,7 @@
 //! subcommand is a file; each asks the control plane over its socket.
 
 mod args;
+mod audit;
 mod channel;
 pub(crate) mod diff;
 mod egress;
@@ -19,6 +20,7 @@ mod shell;
 mod signals;
 mod status;
 mod stop;
+mod tail;
 pub(crate) mod trust;
 mod wt;
 
@@ -30,6 +32,7 @@ use lexopt::Arg::{Long, Short, Value};
 
 use crate::cli;
 use crate::ctl::args::{Asked, Subcommand};
+use crate::ctl::audit::AuditError;
 use crate::ctl::wt::WorktreeError;
 use crate::error::Error;
 use crate::text::shell_word;
@@ -38,7 +41,7 @@ pub(crate) const NAME: &str = "umwelt-ctl";
 /// How control planes know this client, in their journals.
 const CLIENT: &str = concat!("umwelt-ctl/", env!("CARGO_PKG_VERSION"));
 
-const SUBCOMMANDS: [&Subcommand; 11] = [
+const SUBCOMMANDS: &[&Subcommand] = &[
     &status::SUBCOMMAND,
     &stop::SUBCOMMAND,
     &exec::SUBCOMMAND,
@@ -49,6 +52,7 @@ const SUBCOMMANDS: [&Subcommand; 11] = [
     &trust::SUBCOMMAND,
     &egress::SUBCOMMAND,
     &log::SUBCOMMAND,
+    &audit::SUBCOMMAND,
     &wt::SUBCOMMAND,
 ];
 
@@ -68,6 +72,7 @@ Subcommands:
   trust   look at the file .umwelt.toml of a workspace, and accept it
   egress  show, change and verify what a sandbox may reach on the network
   log     show the journal of a sandbox
+  audit   show what a sandbox has asked for on the network
   wt      make, remove and list git worktrees
 
 WORKSPACE is a directory, or the session id of a running sandbox: 8 hex digits,
@@ -119,7 +124,8 @@ fn unknown(what: &str, word: &str) -> Error {
 }
 
 fn subcommand_names() -> String {
-    SUBCOMMANDS.map(|subcommand| subcommand.name).join(", ")
+    let names: Vec<&str> = SUBCOMMANDS.iter().map(|known| known.name).collect();
+    names.join(", ")
 }
 
 /// What goes wrong on this side of the socket.
@@ -164,6 +170,7 @@ pub(crate) enum CtlError {
     /// There is no podman to ask.
     NoPodman,
     Worktree(WorktreeError),
+    Audit(AuditError),
     /// Teardown goes on after an error, and tells all of them.
     Teardown(Vec<String>),
 }
@@ -193,6 +200,7 @@ impl CtlError {
             ),
             CtlError::Held { .. } => Some("try again in a moment".to_owned()),
             CtlError::Worktree(error) => error.hint(),
+            CtlError::Audit(error) => error.hint(),
             CtlError::NotATerminal => Some(format!(
                 "run a command without a terminal with: {NAME} exec WORKSPACE -- CMD"
             )),
@@ -241,6 +249,7 @@ impl fmt::Display for CtlError {
             CtlError::Ended(how) => f.write_str(how),
             CtlError::Podman { call, problem } => write!(f, "{call:?} failed: {problem}"),
             CtlError::Worktree(error) => error.fmt(f),
+            CtlError::Audit(error) => error.fmt(f),
             CtlError::NoPodman => f.write_str("podman was not found"),
             CtlError::Teardown(problems) => f.write_str(&problems.join("; ")),
         }

@@ -209,7 +209,7 @@ pub(crate) fn bare(host: &Host) -> String {
 }
 
 /// What to ask for to have `path` allowed: all below its first directory.
-fn suggest(path: &str) -> String {
+pub(crate) fn suggest(path: &str) -> String {
     let rest = path.strip_prefix('/').unwrap_or(path);
     match rest.split_once('/') {
         // A pattern is a plain path.

@@ -5,7 +5,7 @@
 //! ask for. Nothing the sandbox sends is trusted.
 
 pub(crate) mod audit;
-mod denial;
+pub(crate) mod denial;
 pub(crate) mod dns;
 mod http;
 mod inspected;

@@ -32,7 +32,7 @@ use crate::text;
 
 pub(crate) const NAME: &str = "umwelt-install";
 
-const SUBCOMMANDS: [&Subcommand; 7] = [
+const SUBCOMMANDS: &[&Subcommand] = &[
     &setup::SUBCOMMAND,
     &status::SUBCOMMAND,
     &remove::SUBCOMMAND,
@@ -100,7 +100,8 @@ fn unknown(what: &str, word: &str) -> Error {
 }
 
 fn subcommand_names() -> String {
-    SUBCOMMANDS.map(|subcommand| subcommand.name).join(", ")
+    let names: Vec<&str> = SUBCOMMANDS.iter().map(|known| known.name).collect();
+    names.join(", ")
 }
 
 /// Everything here belongs to a user, and to rootless podman.

@@ -15,22 +15,22 @@ use crate::config::ConfigError;
 
 /// A directory, held by a descriptor: what takes its name later is not meant.
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(crate) struct Directory {
     fd: OwnedFd,
     path: PathBuf,
 }
 
 /// What a file holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Contents {
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct Contents {
+    pub(crate) bytes: Vec<u8>,
     /// The permission bits.
-    pub(super) mode: u32,
+    pub(crate) mode: u32,
 }
 
 /// Why a file was not replaced.
 #[derive(Debug)]
-pub(super) enum ReplaceError {
+pub(crate) enum ReplaceError {
     /// It is not what it was expected to be.
     Changed,
     Io(io::Error),
@@ -38,7 +38,7 @@ pub(super) enum ReplaceError {
 
 impl Directory {
     /// `path` must hold no link; one put there since it was resolved is refused.
-    pub(super) fn open(path: &Path) -> io::Result<Directory> {
+    pub(crate) fn open(path: &Path) -> io::Result<Directory> {
         let fd = rustix::fs::openat2(
             rustix::fs::CWD,
             path,
@@ -93,7 +93,7 @@ impl Directory {
     }
 
     /// Puts a new file in the place of whatever is there.
-    pub(super) fn put(&self, name: &str, contents: &Contents) -> Result<(), ReplaceError> {
+    pub(crate) fn put(&self, name: &str, contents: &Contents) -> Result<(), ReplaceError> {
         self.put_if(name, contents, || Ok(false))
     }
 

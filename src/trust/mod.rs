@@ -6,7 +6,7 @@
 //! itself writes is recorded as it is written; everything else a person accepts
 //! with `umwelt-ctl trust`.
 
-mod directory;
+pub(crate) mod directory;
 pub(crate) mod meaning;
 mod network_meaning;
 mod record;

@@ -7,6 +7,7 @@
     reason = "a test program: what goes wrong here shall stop it"
 )]
 
+mod audit;
 #[path = "../common/control_plane.rs"]
 mod control_plane;
 mod exec;
