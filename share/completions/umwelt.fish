@@ -65,6 +65,7 @@ complete -c umwelt-install -n __fish_use_subcommand -l help
 complete -c umwelt-install -n __fish_use_subcommand -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l prefix-bin -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l no-image
+complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l image-from -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l no-egress
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l version
@@ -77,6 +78,7 @@ complete -c umwelt-install -n '__fish_seen_subcommand_from remove' -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l with-build
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l packages -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l from-packages
+complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l from -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from ca' -l help
@@ -103,6 +105,7 @@ complete -c umwelt-gateway -l proxy-port -r
 complete -c umwelt-gateway -l socks-port -r
 complete -c umwelt-gateway -l dns-port -r
 complete -c umwelt-gateway -l resolver -r
+complete -c umwelt-gateway -l supervised
 complete -c umwelt-gateway -l workspace -r
 complete -c umwelt-gateway -l threads -r
 complete -c umwelt-gateway -l audit-size -r
