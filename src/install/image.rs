@@ -22,8 +22,8 @@ Usage: umwelt-install image [OPTION…]
 
 Builds umwelt:latest, the image that commands run in: with podman build, or
 from Debian packages with mmdebstrap where that does not work, for example
-because no container registry can be reached. This takes some minutes. With --from
-nothing is built.
+because no container registry can be reached. This takes some minutes. With
+--from nothing is built.
 
 Options:
       --with-build     put in compilers, and what they need

@@ -24,8 +24,8 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
 Usage: umwelt-install remove [--purge]
 
 Removes what was installed: links, program, images, the certificate authority,
-the systemd unit, logs, and the base configuration if it was not edited. What stays is named.
-Nothing is removed while sandboxes run.
+the systemd unit, logs, and the base configuration if it was not edited. What
+stays is named. Nothing is removed while sandboxes run.
 
 Options:
       --purge    remove the edited configuration, the journals, the audits and

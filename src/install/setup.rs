@@ -23,12 +23,12 @@ image. What is there and right stays as it is; what is missing, half or old is
 repaired.
 
 Options:
-      --prefix-bin DIR  make the links in DIR (default: ~/.local/bin)
-      --no-image        do not build the image that commands run in
-      --image-from FILE import that image from a root file system, packed with tar
-      --no-egress       leave out what sandboxes with a network need
-  -h, --help            print this help and exit
-  -V, --version         print the version and exit
+      --prefix-bin DIR   make the links in DIR (default: ~/.local/bin)
+      --no-image         do not build the image that commands run in
+      --image-from FILE  import it from a root file system, packed with tar
+      --no-egress        leave out what sandboxes with a network need
+  -h, --help             print this help and exit
+  -V, --version          print the version and exit
 ",
     flags: &["no-image", "no-egress"],
     values: &["prefix-bin", "image-from"],

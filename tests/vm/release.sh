@@ -98,16 +98,16 @@ talks() {
     tells '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"hand","version":"1"}}}' \
         '{id, result: {serverInfo: .result.serverInfo}}'
     tells '{"jsonrpc":"2.0","method":"notifications/initialized"}'
-    tells '{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"shell","arguments":{"command":"pwd; cat README; ls /home; echo > /dev/tcp/192.0.2.1/443"}}}' \
+    tells '{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"shell","arguments":{"command":"pwd; cat README; echo > /dev/tcp/192.0.2.1/443; ls /home"}}}' \
         '{id, result: {content: .result.content}}'
     eval "exec ${server[1]}>&-"
     wait "$pid" || true
 }
 
-# As it stands in the document: of another user, without dates and versions.
+# As it stands in the document: of another user, on another day.
 plain() {
-    sed -E "s|$home|/home/you|g; s|umwelt-[0-9.]+-$(uname -m)|umwelt-VERSION-$(uname -m)|g
-        s|until [0-9-]+|until DATE|; s|\"version\":\"[0-9.]+\"|\"version\":\"VERSION\"|" "$1"
+    sed -E "s|$user|you|g; s|umwelt-[0-9.]+-$(uname -m)|umwelt-0.1.0-x86_64|g; s|until [0-9-]+|until 2027-11-30|
+        s|umwelt sandbox\",\"version\":\"[0-9.]+\"|umwelt sandbox\",\"version\":\"0.1.0\"|; s|after [0-9.]+ s|after 0.1 s|" "$1"
 }
 
 # shellcheck disable=SC2016  # of Markdown
