@@ -54,6 +54,10 @@ pub(crate) fn of_user(dirs: &Dirs) -> Vec<Place> {
     let mut believed = vec![
         (near("containers"), PODMAN),
         (near("systemd"), "the user's systemd units"),
+        (
+            dirs.data.with_file_name("systemd"),
+            "the user's systemd units",
+        ),
         (near("autostart"), "the desktop's autostart directory"),
         (home.join(".local/bin"), "the user's own programs"),
         (home.join("bin"), "the user's own programs"),

@@ -452,6 +452,7 @@ mod tests {
             "/home/u/bin",
             "/home/u/.config/git",
             "/home/u/.config/systemd/user",
+            "/home/u/.local/share/systemd/user",
             "/home/u/.local/share/containers/storage",
         ] {
             assert!(refused(path), "{path} should be refused");

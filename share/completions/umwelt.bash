@@ -23,10 +23,10 @@ _umwelt() {
         'umwelt-ctl wt') words='--branch --force --json --yes --help --version' ;;
         'umwelt-ctl ') words='status stop exec shell list grant revoke trust egress log audit wt --help --version' ;;
         'umwelt-nft-hook '*) words='--ruleset --digest --nft --read-back --help --version' ;;
-        'umwelt-install install') words='--prefix-bin --no-image --no-egress --help --version' ;;
+        'umwelt-install install') words='--prefix-bin --no-image --image-from --no-egress --help --version' ;;
         'umwelt-install status') words='--json --help --version' ;;
         'umwelt-install remove') words='--purge --help --version' ;;
-        'umwelt-install image') words='--with-build --packages --from-packages --help --version' ;;
+        'umwelt-install image') words='--with-build --packages --from-packages --from --help --version' ;;
         'umwelt-install ca') words='--help --version' ;;
         'umwelt-install client') words='--merge --yes --help --version' ;;
         'umwelt-install doctor') words='--json --fix-commands --help --version' ;;

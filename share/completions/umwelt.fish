@@ -81,6 +81,7 @@ complete -c umwelt-install -n __fish_use_subcommand -l help
 complete -c umwelt-install -n __fish_use_subcommand -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l prefix-bin -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l no-image
+complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l image-from -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l no-egress
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l version
@@ -93,6 +94,7 @@ complete -c umwelt-install -n '__fish_seen_subcommand_from remove' -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l with-build
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l packages -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l from-packages
+complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l from -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from ca' -l help

@@ -97,7 +97,7 @@ impl InstallError {
                     .to_owned(),
             ),
             InstallError::Image(_) => Some(
-                "install mmdebstrap (on Debian: apt-get install mmdebstrap), or see whether podman reaches a registry: podman pull debian:trixie-slim"
+                "install mmdebstrap (on Debian: apt-get install mmdebstrap), or see whether podman reaches a registry: podman pull debian:trixie-slim, or bring one along: umwelt-install image --from FILE"
                     .to_owned(),
             ),
             InstallError::Merge { .. } => Some(format!(

@@ -22,17 +22,19 @@ Usage: umwelt-install image [OPTION…]
 
 Builds umwelt:latest, the image that commands run in: with podman build, or
 from Debian packages with mmdebstrap where that does not work, for example
-because no container registry can be reached. This takes some minutes.
+because no container registry can be reached. This takes some minutes. With
+--from nothing is built.
 
 Options:
       --with-build     put in compilers, and what they need
       --packages FILE  put in further Debian packages, named one a line
       --from-packages  do not try podman build
+      --from FILE      import a root file system that was packed with tar
   -h, --help           print this help and exit
   -V, --version        print the version and exit
 ",
     flags: &["with-build", "from-packages"],
-    values: &["packages"],
+    values: &["packages", "from"],
     operand: None,
     run,
 };
@@ -78,6 +80,8 @@ struct Wish {
     with_build: bool,
     packages: Vec<String>,
     from_packages: bool,
+    /// A root file system that is there already, in place of all that.
+    from: Option<PathBuf>,
 }
 
 fn run(args: Args) -> Result<ExitCode, Error> {
@@ -90,7 +94,13 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         with_build: args.has("with-build"),
         packages,
         from_packages: args.has("from-packages"),
+        from: args.value("from").map(PathBuf::from),
     };
+    let builds = wish.with_build || wish.from_packages || !wish.packages.is_empty();
+    if builds && wish.from.is_some() {
+        let message = "--from imports what is there, and goes with no other option";
+        return Err(Error::Usage(message.to_owned()));
+    }
     let mut held = Held::take(Layout::load(None)?)?;
     build(&held.layout, &mut held.record, &wish)?;
     held.save()?;
@@ -133,8 +143,12 @@ fn is_ours(name: &str) -> bool {
     name.strip_prefix("localhost/").unwrap_or(name) == IMAGE
 }
 
-/// At an installation: built where there is none.
-pub(super) fn ensure(layout: &Layout, record: &mut Record) -> Result<(), Error> {
+/// At an installation: built, or imported, where there is none.
+pub(super) fn ensure(
+    layout: &Layout,
+    record: &mut Record,
+    from: Option<PathBuf>,
+) -> Result<(), Error> {
     let (name, standing) = standing(layout)?;
     match standing {
         Standing::Current => say("image", &format!("is so already: {name}")),
@@ -143,7 +157,13 @@ pub(super) fn ensure(layout: &Layout, record: &mut Record) -> Result<(), Error> 
             &format!("{name} is older than its recipe; renew it with: umwelt-install image"),
         ),
         Standing::Foreign => say("image", &format!("{name} was made by other means: kept")),
-        Standing::Missing if is_ours(&name) => build(layout, record, &Wish::default())?,
+        Standing::Missing if is_ours(&name) => {
+            let wish = Wish {
+                from,
+                ..Wish::default()
+            };
+            build(layout, record, &wish)?;
+        }
         Standing::Missing => say(
             "image",
             &format!("{name}, which the configuration names, is missing; it is yours to make"),
@@ -218,14 +238,17 @@ impl Drop for Workshop {
 
 fn build(layout: &Layout, record: &mut Record, wish: &Wish) -> Result<(), InstallError> {
     let before = call::find_image(IMAGE, RECIPE_LABEL)?;
-    let workshop = Workshop::open(layout)?;
-    let mut problems = Vec::new();
-    let is_built = (!wish.from_packages && tried(by_podman(&workshop, wish), &mut problems))
-        || tried(from_packages(&workshop, wish), &mut problems);
-    if !is_built {
-        return Err(InstallError::Image(problems));
-    }
-    let recipe_sha256 = recipe_sha256();
+    let (recipe_sha256, done) = match &wish.from {
+        Some(archive) => {
+            import_given(archive)?;
+            // By which recipe it was made, if by any, is not known.
+            (String::new(), "imported")
+        }
+        None => {
+            make(layout, wish)?;
+            (recipe_sha256(), "built")
+        }
+    };
     let found = call::find_image(IMAGE, RECIPE_LABEL)?;
     let Some(found) = found.filter(|found| found.label == recipe_sha256) else {
         let problem = format!("afterwards {IMAGE} is not what was built");
@@ -235,7 +258,7 @@ fn build(layout: &Layout, record: &mut Record, wish: &Wish) -> Result<(), Instal
         // It stays while a sandbox uses it.
         call::remove_image(&before.id)?;
     }
-    say("image", &format!("built: {IMAGE}"));
+    say("image", &format!("{done}: {IMAGE}"));
     record.sandbox_image = Some(SandboxImage {
         name: IMAGE.to_owned(),
         id: found.id,
@@ -244,6 +267,29 @@ fn build(layout: &Layout, record: &mut Record, wish: &Wish) -> Result<(), Instal
         packages: wish.packages.clone(),
     });
     Ok(())
+}
+
+fn make(layout: &Layout, wish: &Wish) -> Result<(), InstallError> {
+    let workshop = Workshop::open(layout)?;
+    let mut problems = Vec::new();
+    let is_built = (!wish.from_packages && tried(by_podman(&workshop, wish), &mut problems))
+        || tried(from_packages(&workshop, wish), &mut problems);
+    match is_built {
+        true => Ok(()),
+        false => Err(InstallError::Image(problems)),
+    }
+}
+
+/// A root file system of the user's, which was made on another host perhaps.
+fn import_given(archive: &Path) -> Result<(), InstallError> {
+    let failed = |error| InstallError::file("read", archive, error);
+    // podman is not to take a name for an address, nor wait for a pipe.
+    let path = archive.canonicalize().map_err(failed)?;
+    if !path.is_file() {
+        return Err(failed(std::io::Error::other("it is no regular file")));
+    }
+    say("image", "importing; this takes a while");
+    import(&path, &[])
 }
 
 fn tried(result: Result<(), String>, problems: &mut Vec<String>) -> bool {
@@ -305,14 +351,16 @@ fn from_packages(workshop: &Workshop, wish: &Wish) -> Result<(), String> {
     );
     show(command, "mmdebstrap")?;
     let label = format!("LABEL {}", label());
-    let changes = ["ENV LANG=C.UTF-8", "CMD [\"bash\"]", &label];
+    import(&archive, &[&label]).map_err(|error| error.to_string())
+}
+
+fn import(archive: &Path, changes: &[&str]) -> Result<(), InstallError> {
     let mut args: Vec<&OsStr> = ["import", "--quiet"].map(OsStr::new).into();
-    for change in changes {
+    for change in ["ENV LANG=C.UTF-8", "CMD [\"bash\"]"].iter().chain(changes) {
         args.extend([OsStr::new("--change"), OsStr::new(change)]);
     }
     args.extend([archive.as_os_str(), OsStr::new(IMAGE)]);
-    let imported = call::podman_done(&args, None, call::SLOW);
-    imported.map(drop).map_err(|error| error.to_string())
+    call::podman_done(&args, None, call::SLOW).map(drop)
 }
 
 /// Runs a program whose output a person wants to see; ours stays apart.

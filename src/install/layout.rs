@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::dirs::Dirs;
 use crate::error::Error;
 use crate::install::record::{self, Record};
+use crate::install::unit;
 
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
@@ -16,6 +17,8 @@ pub(super) struct Layout {
     pub(super) shipped_config: PathBuf,
     /// The links.
     pub(super) bin: PathBuf,
+    /// The systemd unit, where units of what is installed in a home are.
+    pub(super) unit: PathBuf,
     pub(super) egress: PathBuf,
     pub(super) record: PathBuf,
     pub(super) lock: PathBuf,
@@ -44,6 +47,11 @@ impl Layout {
             program: lib.join("umwelt"),
             shipped_config: lib.join("umwelt.toml"),
             bin: dirs.home.join(".local/bin"),
+            unit: dirs
+                .data
+                .with_file_name("systemd")
+                .join("user")
+                .join(unit::FILE_NAME),
             egress: dirs.data.join("egress"),
             record: dirs.data.join(record::FILE_NAME),
             lock: dirs.data.join("install.lock"),

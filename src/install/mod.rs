@@ -17,6 +17,7 @@ mod remove;
 mod setup;
 mod status;
 mod tar;
+mod unit;
 
 pub(crate) use error::InstallError;
 

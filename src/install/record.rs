@@ -24,6 +24,8 @@ pub(super) struct Record {
     pub(super) bin: Option<PathBuf>,
     /// Of the shipped base configuration, when it was looked at last.
     pub(super) config_sha256: Option<String>,
+    /// Of the shipped systemd unit, when it was written last.
+    pub(super) unit_sha256: Option<String>,
     pub(super) nft: Option<PathBuf>,
     pub(super) authority: Option<AuthorityRecord>,
     pub(super) gateway_image: Option<Image>,
@@ -74,6 +76,7 @@ impl Record {
             program: None,
             bin: None,
             config_sha256: None,
+            unit_sha256: None,
             nft: None,
             authority: None,
             gateway_image: None,

@@ -15,7 +15,7 @@ use crate::install::layout::Layout;
 use crate::install::program::{self, Base};
 use crate::install::record::Record;
 use crate::install::setup::Held;
-use crate::install::{InstallError, NAME, call, files, refuse_root, say};
+use crate::install::{InstallError, NAME, call, files, refuse_root, say, unit};
 use crate::text::shell_word;
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
@@ -24,8 +24,8 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
 Usage: umwelt-install remove [--purge]
 
 Removes what was installed: links, program, images, the certificate authority,
-logs, and the base configuration if it was not edited. What stays is named.
-Nothing is removed while sandboxes run.
+the systemd unit, logs, and the base configuration if it was not edited. What
+stays is named. Nothing is removed while sandboxes run.
 
 Options:
       --purge    remove the edited configuration, the journals, the audits and
@@ -115,6 +115,7 @@ fn take_away(layout: &Layout, record: &Record, prefix: &str) -> Vec<InstallError
     problems.extend(remove_egress(layout).err());
     problems.extend(remove_config(layout, record).err());
     problems.extend(remove_logs(layout, prefix).err());
+    problems.extend(unit::remove(layout, record).err());
     // Last: as long as it is there, all of this can be tried again.
     if problems.is_empty() {
         problems.extend(remove_program(layout).err());

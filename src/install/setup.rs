@@ -1,6 +1,7 @@
 //! `umwelt-install install`: every step says what it did, or that it was so
 //! already. Run again, it repairs what is missing, half or old.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::cli;
@@ -9,7 +10,7 @@ use crate::install::args::{Args, Subcommand};
 use crate::install::files::{self, Lock};
 use crate::install::layout::Layout;
 use crate::install::record::Record;
-use crate::install::{InstallError, NAME, egress, image, program, refuse_root, say};
+use crate::install::{InstallError, NAME, egress, image, program, refuse_root, say, unit};
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "install",
@@ -17,18 +18,20 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
 Usage: umwelt-install install [OPTION…]
 
 Installs umwelt for the user who calls it: the program, its links, the base
-configuration, what sandboxes with a network need, and the image. What is there
-and right stays as it is; what is missing, half or old is repaired.
+configuration, a systemd unit, what sandboxes with a network need, and the
+image. What is there and right stays as it is; what is missing, half or old is
+repaired.
 
 Options:
-      --prefix-bin DIR  make the links in DIR (default: ~/.local/bin)
-      --no-image        do not build the image that commands run in
-      --no-egress       leave out what sandboxes with a network need
-  -h, --help            print this help and exit
-  -V, --version         print the version and exit
+      --prefix-bin DIR   make the links in DIR (default: ~/.local/bin)
+      --no-image         do not build the image that commands run in
+      --image-from FILE  import it from a root file system, packed with tar
+      --no-egress        leave out what sandboxes with a network need
+  -h, --help             print this help and exit
+  -V, --version          print the version and exit
 ",
     flags: &["no-image", "no-egress"],
-    values: &["prefix-bin"],
+    values: &["prefix-bin", "image-from"],
     operand: None,
     run,
 };
@@ -78,6 +81,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         Some(_) => layout,
         None => layout.with_recorded(recorded.as_ref()),
     };
+    let image = args.value("image-from").map(PathBuf::from);
     let mut held = Held::take(layout)?;
     // Where control planes write: a directory made now is one to remove later.
     let made = files::make_dir(&held.layout.dirs.state, 0o700)?;
@@ -88,6 +92,8 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     held.save()?;
     program::configure(&held.layout, &mut held.record)?;
     held.save()?;
+    unit::install(&held.layout, &mut held.record)?;
+    held.save()?;
     let mut problems = Vec::new();
     if !args.has("no-egress") {
         let done = egress::install(&held.layout, &mut held.record, &sha256);
@@ -95,7 +101,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         held.save()?;
     }
     if !args.has("no-image") {
-        problems.extend(image::ensure(&held.layout, &mut held.record).err());
+        problems.extend(image::ensure(&held.layout, &mut held.record, image).err());
         held.save()?;
     }
     Ok(report(problems))

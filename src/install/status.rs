@@ -13,6 +13,7 @@ use crate::install::image::{self, Standing};
 use crate::install::layout::Layout;
 use crate::install::program::{self, Base, Link};
 use crate::install::record::Record;
+use crate::install::unit::{self, Unit};
 use crate::install::{InstallError, call, egress, files};
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
@@ -111,6 +112,7 @@ fn look(layout: &Layout, record: Result<Option<Record>, InstallError>) -> Vec<Pa
         of_program(layout, known),
         links(layout),
         config(layout, known),
+        unit(layout, known),
     ];
     parts.extend(
         record
@@ -177,6 +179,17 @@ fn config(layout: &Layout, record: Option<&Record>) -> Part {
             };
             Part::ok("config", format!("{shown}, edited{newer}"))
         }
+    }
+}
+
+fn unit(layout: &Layout, record: Option<&Record>) -> Part {
+    let shown = layout.unit.display().to_string();
+    match unit::standing(layout, record) {
+        Err(error) => Part::stale("unit", error.to_string()),
+        Ok(Unit::Missing) => Part::missing("unit", shown),
+        Ok(Unit::Old) => Part::stale("unit", "as an earlier version shipped it"),
+        Ok(Unit::Current) => Part::ok("unit", shown),
+        Ok(Unit::Edited) => Part::ok("unit", format!("{shown}, edited")),
     }
 }
 

@@ -116,3 +116,41 @@ fn words_that_are_no_packages_are_refused_before_anything_is_built() {
         .failed(&["/no/such/file"]);
     assert_eq!(stage.podman_log(), "");
 }
+
+#[test]
+fn a_root_file_system_can_be_brought_along() {
+    let stage = Stage::new();
+    stage.write("home/root.tar", "a root file system");
+    let file = stage.path("home/root.tar");
+    let file = file.to_str().unwrap();
+    let said = stage.done(&["install", "--no-egress", "--image-from", file]);
+    assert!(said.contains("imported: umwelt:latest"), "{said}");
+    assert_eq!(stage.read("home/podman/imported.tar"), "a root file system");
+    assert!(!stage.podman_log().contains("build"));
+    assert_eq!(stage.record()["sandbox_image"]["recipe_sha256"], "");
+    // What is there stays.
+    let said = stage.done(&["install", "--no-egress", "--image-from", file]);
+    assert!(said.contains("made by other means: kept"), "{said}");
+    assert!(!stage.podman_log().contains("import"));
+    // Asked for by its own command, it is imported anew.
+    stage.write("home/root.tar", "another one");
+    stage.done(&["image", "--from", file]);
+    assert_eq!(stage.read("home/podman/imported.tar"), "another one");
+    // And goes with the rest, as it came with it.
+    stage.done(&["remove"]);
+    assert!(!stage.path("home/podman/images/umwelt_latest").exists());
+}
+
+#[test]
+fn what_cannot_be_imported_is_named() {
+    let stage = Stage::new();
+    let image = |words: &[&str]| stage.run(&[&["image", "--from"], words].concat());
+    image(&["/no/such/file"]).failed(&["cannot read \"/no/such/file\""]);
+    image(&["/"]).failed(&["no regular file"]);
+    for option in [&["--with-build"][..], &["--from-packages"]] {
+        let ended = image(&[&["/etc/passwd"], option].concat());
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.stderr.contains("--from"), "{ended:?}");
+    }
+    assert!(!stage.podman_log().contains("import"));
+}

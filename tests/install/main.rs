@@ -15,3 +15,4 @@ mod image;
 mod remove;
 mod setup;
 mod stage;
+mod unit;

@@ -17,7 +17,7 @@ fn a_first_install_puts_everything_in_place() {
     let stage = Stage::with_image();
     let said = stage.done(&["install"]);
     for step in [
-        "program", "links", "config", "ca", "bundle", "nft", "gateway", "image",
+        "program", "links", "config", "unit", "ca", "bundle", "nft", "gateway", "image",
     ] {
         assert!(
             said.lines().any(|line| line.starts_with(step)),
