@@ -87,6 +87,8 @@ complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l json
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l fix-commands
+complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l quick
+complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l from-inside -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l version
 
@@ -103,6 +105,7 @@ complete -c umwelt-gateway -l proxy-port -r
 complete -c umwelt-gateway -l socks-port -r
 complete -c umwelt-gateway -l dns-port -r
 complete -c umwelt-gateway -l resolver -r
+complete -c umwelt-gateway -l supervised
 complete -c umwelt-gateway -l workspace -r
 complete -c umwelt-gateway -l threads -r
 complete -c umwelt-gateway -l audit-size -r
