@@ -29,7 +29,7 @@ _umwelt() {
         'umwelt-install image') words='--with-build --packages --from-packages --from --help --version' ;;
         'umwelt-install ca') words='--help --version' ;;
         'umwelt-install client') words='--merge --yes --help --version' ;;
-        'umwelt-install doctor') words='--json --fix-commands --help --version' ;;
+        'umwelt-install doctor') words='--json --fix-commands --quick --from-inside --help --version' ;;
         'umwelt-install ') words='install status remove image ca client doctor --help --version' ;;
         'umwelt-init '*) words='--check-egress --help --version' ;;
         'umwelt-gateway '*) words='--policy --ca-cert --ca-key --roots --audit --listen --proxy-port --socks-port --dns-port --resolver --supervised --workspace --threads --audit-size --audit-keep --help --version' ;;

@@ -105,6 +105,8 @@ complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l json
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l fix-commands
+complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l quick
+complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l from-inside -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l version
 

@@ -4,20 +4,25 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::MemfdFlags;
+use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
-use crate::install::InstallError;
+use crate::install::{InstallError, interrupt};
 use crate::podman;
 
 /// podman can wait for a lock of its own for ever.
 pub(super) const QUICK: Duration = Duration::from_secs(60);
 /// An import or a first start copies hundreds of megabytes.
 pub(super) const SLOW: Duration = Duration::from_secs(1200);
+/// podman that is ended half way leaves things behind: it may come to its end.
+const LAST_STEP: Duration = Duration::from_secs(20);
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// What is kept of the words of a program.
 const LIMIT: u64 = 4 << 20;
 
@@ -56,7 +61,13 @@ pub(super) fn run(mut command: Command, input: Option<&[u8]>, limit: Duration) -
     command
         .stdout(Stdio::from(stdout.try_clone()?))
         .stderr(Stdio::from(stderr.try_clone()?));
-    let status = wait(command.spawn()?, limit)?;
+    if interrupt::is_due() {
+        return Err(io::Error::from(io::ErrorKind::Interrupted));
+    }
+    if interrupt::is_catching() {
+        command.process_group(0);
+    }
+    let status = wait(&mut command.spawn()?, limit)?;
     Ok(Said {
         status,
         stdout: contents(&mut stdout)?,
@@ -64,31 +75,64 @@ pub(super) fn run(mut command: Command, input: Option<&[u8]>, limit: Duration) -
     })
 }
 
-fn memory_file() -> io::Result<File> {
+pub(super) fn memory_file() -> io::Result<File> {
     Ok(rustix::fs::memfd_create("umwelt-install", MemfdFlags::CLOEXEC)?.into())
 }
 
-fn contents(file: &mut File) -> io::Result<String> {
+pub(super) fn contents(file: &mut File) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.rewind()?;
     file.take(LIMIT).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn wait(mut child: Child, limit: Duration) -> io::Result<ExitStatus> {
-    let deadline = Instant::now() + limit;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
+fn wait(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
+    match wait_unless(child, limit, interrupt::is_due)? {
+        Some(status) => Ok(status),
+        None if interrupt::is_due() => {
+            finish(child)?;
+            Err(io::Error::from(io::ErrorKind::Interrupted))
         }
-        if Instant::now() >= deadline {
+        None => {
             child.kill()?;
             child.wait()?;
             let message = format!("it took more than {} s", limit.as_secs());
-            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+            Err(io::Error::new(io::ErrorKind::TimedOut, message))
+        }
+    }
+}
+
+/// Nothing where it has not ended in time, or is not to be waited for.
+fn wait_unless(
+    child: &mut Child,
+    limit: Duration,
+    is_over: impl Fn() -> bool,
+) -> io::Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline || is_over() {
+            return Ok(None);
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Waits for the end of a program that is not needed any more; one that takes
+/// long is told to end, and then made to.
+pub(super) fn finish(child: &mut Child) -> io::Result<()> {
+    let forever = || false;
+    if wait_unless(child, LAST_STEP, forever)?.is_some() {
+        return Ok(());
+    }
+    let _told = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
+    if wait_unless(child, LAST_WORDS, forever)?.is_none() {
+        child.kill()?;
+        child.wait()?;
+    }
+    Ok(())
 }
 
 /// Where programs are looked for: nowhere that an agent can write.
@@ -116,7 +160,7 @@ pub(super) fn find_trusted(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_absolute() && is_executable(file))
 }
 
-fn is_executable(path: &Path) -> bool {
+pub(super) fn is_executable(path: &Path) -> bool {
     path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 

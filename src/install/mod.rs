@@ -10,6 +10,7 @@ mod egress;
 mod error;
 mod files;
 mod image;
+mod interrupt;
 mod layout;
 mod program;
 mod record;

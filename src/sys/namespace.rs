@@ -96,6 +96,13 @@ pub(crate) fn copy_mount_namespace() -> rustix::io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
 }
 
+/// Leaves namespaces for new ones of their kinds, as far as it is let.
+pub(crate) fn leave(kinds: UnshareFlags) -> rustix::io::Result<()> {
+    // SAFETY: the descriptor table, the one thing that other threads could
+    // miss, stays shared.
+    unsafe { rustix::thread::unshare_unsafe(kinds.difference(UnshareFlags::FILES)) }
+}
+
 /// Moves this process, which must have a single thread, into a user namespace
 /// and a namespace owned by it. It has every capability there until it becomes
 /// another program.

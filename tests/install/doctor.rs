@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::stage::{Ended, Stage};
+use crate::stage::{Ended, Stage, is_root};
 
 /// A host where podman is as it should be.
 fn good() -> Stage {
@@ -25,7 +25,7 @@ fn info() -> Value {
         "host": {
             "networkBackend": "netavark",
             "networkBackendInfo": {"version": "netavark 1.14.0"},
-            "ociRuntime": {"name": "crun", "version": "crun version 1.21\ncommit: x"},
+            "ociRuntime": {"name": "crun", "version": "crun version 1.28\ncommit: x"},
             "serviceIsRemote": false,
             "idMappings": {"uidmap": ids, "gidmap": ids},
         },
@@ -53,6 +53,13 @@ fn examine(stage: &Stage, environment: &[(&str, &str)]) -> BTreeMap<String, Valu
     named
         .map(|finding| (finding["check"].as_str().unwrap().to_owned(), finding))
         .collect()
+}
+
+fn fix_of(findings: &BTreeMap<String, Value>, check: &str) -> String {
+    findings[check]["fix"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 fn verdict<'a>(findings: &'a BTreeMap<String, Value>, check: &str) -> &'a str {
@@ -188,6 +195,155 @@ fn a_runtime_directory_that_others_can_enter_is_found() {
             .unwrap()
             .contains("chmod 700")
     );
+}
+
+#[test]
+fn a_version_that_its_distribution_has_repaired_is_told_to_be_so() {
+    let stage = good();
+    let mut old = info();
+    old["host"]["ociRuntime"] =
+        json!({"name": "runc", "version": "runc version 1.1.5", "path": "/opt/runc"});
+    write_info(&stage, &old);
+    let findings = examine(&stage, &[]);
+    let told = findings["runtime"]["evidence"].as_str().unwrap();
+    for words in [
+        "CVE-2024-21626",
+        "CVE-2025-31133",
+        "may be repaired by your distribution",
+    ] {
+        assert!(told.contains(words), "{told}");
+    }
+}
+
+#[test]
+fn nft_that_is_missing_or_old_is_found() {
+    let stage = good();
+    stage.write("home/bin/nft", "#!/bin/sh\necho 'nftables v1.0.2 (x)'\n");
+    stage.set_mode("home/bin/nft", 0o755);
+    let findings = examine(&stage, &[]);
+    assert_eq!(verdict(&findings, "nft"), "warn", "{:?}", findings["nft"]);
+    assert!(
+        findings["nft"]["evidence"]
+            .as_str()
+            .unwrap()
+            .starts_with("v1.0.2")
+    );
+    stage.write("home/bin/nft", "#!/bin/sh\necho 'nftables v1.1.3 (x)'\n");
+    assert_eq!(verdict(&examine(&stage, &[]), "nft"), "ok");
+}
+
+#[test]
+fn an_installed_program_that_cannot_be_executed_is_found() {
+    let stage = good();
+    stage.done(&["install", "--no-image"]);
+    assert_ne!(verdict(&examine(&stage, &[]), "installed"), "fail");
+    stage.set_mode("home/.local/lib/umwelt/umwelt", 0o644);
+    let findings = examine(&stage, &[]);
+    assert_eq!(verdict(&findings, "installed"), "fail");
+    assert_eq!(fix_of(&findings, "installed"), "umwelt-install install");
+    // The hook is that program.
+    let hook = findings["hook"]["evidence"].as_str().unwrap();
+    assert_eq!(verdict(&findings, "hook"), "warn", "{hook}");
+    stage.done(&["install", "--no-image"]);
+    assert_ne!(verdict(&examine(&stage, &[]), "installed"), "fail");
+}
+
+#[test]
+fn without_containers_it_is_quick() {
+    let stage = good();
+    let ended = stage.run(&["doctor", "--json", "--quick"]);
+    assert!(!ended.stdout.contains("keep-id"), "{ended:?}");
+    let log = stage.podman_log();
+    assert!(!log.lines().any(|line| line.contains("run ")), "{log}");
+}
+
+/// Whatever it waits for: podman comes to its end, and what it has made goes.
+#[test]
+fn an_interrupted_doctor_leaves_nothing() {
+    for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        let stage = good();
+        let before = stage.listing("home");
+        // It tells that it has begun, and waits for a word.
+        stage.write("home/podman/wait", "");
+        let made = std::process::Command::new("mkfifo")
+            .args([
+                stage.path("home/podman/begun"),
+                stage.path("home/podman/go"),
+            ])
+            .status();
+        assert!(made.unwrap().success());
+        for name in ["begun", "go"] {
+            stage.own(&stage.path(&format!("home/podman/{name}")));
+        }
+        let mut command = stage.install_command(&["doctor", "--json"]);
+        command.stdout(std::process::Stdio::piped());
+        command.stderr(std::process::Stdio::piped());
+        let child = command.spawn().unwrap();
+        assert_eq!(stage.read("home/podman/begun"), "begun\n");
+        let pid = rustix::process::Pid::from_child(&child);
+        let signal = match signal {
+            "INT" => rustix::process::Signal::INT,
+            "TERM" => rustix::process::Signal::TERM,
+            _ => rustix::process::Signal::HUP,
+        };
+        rustix::process::kill_process(pid, signal).unwrap();
+        stage.write("home/podman/go", "");
+        let ended = Ended::from(child.wait_with_output().unwrap());
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        assert_eq!(ended.stdout, "", "{ended:?}");
+        assert!(ended.stderr.contains("nothing is left behind"), "{ended:?}");
+        // The one that ran has ended; no other one is begun.
+        let log = stage.podman_log();
+        let runs = log.lines().filter(|line| line.contains("run --"));
+        assert_eq!(runs.count(), 1, "{log}");
+        for name in ["begun", "go", "wait"] {
+            std::fs::remove_file(stage.path(&format!("home/podman/{name}"))).unwrap();
+        }
+        assert_eq!(stage.listing("home"), before);
+    }
+}
+
+/// In no sandbox, everything is open: each attack gets through, and is told.
+#[test]
+fn attacks_get_through_where_nothing_is_sealed() {
+    if !is_root() {
+        eprintln!("skipped: only root can have the rights that a sandbox takes away");
+        return;
+    }
+    let stage = Stage::new();
+    stage.write("home/secret", "x");
+    let task = json!({"attack": {
+        "uid": 4242, "gid": 4242, "memory": 1 << 20, "pids": 4, "network": false,
+        "socket": stage.path("home/secret"), "hidden": [stage.path("home/secret")],
+    }});
+    let mut command = std::process::Command::new("unshare");
+    command
+        .args(["--mount", "--uts", "--ipc", "--net", "--pid", "--fork"])
+        .arg(stage.program())
+        .args(["install", "doctor", "--from-inside", &task.to_string()])
+        .stdin(std::process::Stdio::null());
+    let ended = Ended::from(command.output().unwrap());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let verdict = |check: &str| {
+        let findings = report["findings"].as_array().unwrap();
+        let found = findings.iter().find(|finding| finding["check"] == check);
+        found.unwrap()["verdict"].as_str().unwrap().to_owned()
+    };
+    for check in [
+        "seal-user",
+        "seal-capabilities",
+        "seal-privileges",
+        "seal-root",
+        "seal-limits",
+        "seal-namespaces",
+        "seal-home",
+        "seal-socket",
+        "seal-setuid",
+    ] {
+        assert_eq!(verdict(check), "fail", "{report}");
+    }
+    assert_eq!(stage.run(&["doctor", "--from-inside", "{"]).code, Some(2));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 #!/bin/sh
 # A stand-in for podman: it writes down what it is called with, and keeps images as files that
-# hold their id and one label. Files named broken, no-registry and ps.json change what it does.
+# hold their id and one label. Files named broken, no-registry, ps.json and wait change what it does.
 set -u
 place=$HOME/podman
 mkdir -p "$place/images"
@@ -61,6 +61,12 @@ case ${1-} in
     ps) [ ! -e "$place/ps.json" ] || cat "$place/ps.json" ;;
     info) cat "$place/info.json" ;;
     --version) echo 'podman version 5.4.2' ;;
-    run) cat "$place/run" ;;
+    run)
+        if [ -e "$place/wait" ]; then
+            echo begun >"$place/begun"
+            read -r _ <"$place/go" || true
+        fi
+        cat "$place/run"
+        ;;
     inspect) echo 1 ;;
 esac

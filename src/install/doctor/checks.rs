@@ -1,87 +1,17 @@
 //! Facts about the host -> a verdict for each, with what to do. Pure.
 
-use serde::Serialize;
-
 use super::facts::{Facts, Mapping};
-use super::packages::{Family, Package};
+use super::finding::Finding;
+use super::holes::{self, By, numbers};
+use super::packages::Package;
 use crate::install::image::Standing;
 use crate::podman::delegation::DelegationError;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Verdict {
-    Ok,
-    /// Something works less well, or only a part of umwelt works.
-    Warn,
-    /// No sandbox can be started.
-    Fail,
-}
-
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Finding {
-    pub(super) check: &'static str,
-    pub(super) verdict: Verdict,
-    pub(super) evidence: String,
-    /// A sentence, or commands, one a line.
-    pub(super) fix: Option<String>,
-    /// Whether the fix can be given to a shell.
-    pub(super) is_command: bool,
-}
-
-impl Finding {
-    pub(super) fn ok(check: &'static str, evidence: impl Into<String>) -> Finding {
-        Finding {
-            check,
-            verdict: Verdict::Ok,
-            evidence: evidence.into(),
-            fix: None,
-            is_command: false,
-        }
-    }
-
-    pub(super) fn warn(check: &'static str, evidence: impl Into<String>) -> Finding {
-        Finding {
-            verdict: Verdict::Warn,
-            ..Finding::ok(check, evidence)
-        }
-    }
-
-    pub(super) fn fail(check: &'static str, evidence: impl Into<String>) -> Finding {
-        Finding {
-            verdict: Verdict::Fail,
-            ..Finding::ok(check, evidence)
-        }
-    }
-
-    pub(super) fn hint(mut self, fix: impl Into<String>) -> Finding {
-        self.fix = Some(fix.into());
-        self
-    }
-
-    fn install(self, family: Family, package: Package) -> Finding {
-        match family.install(package) {
-            Ok(command) => self.run(command),
-            Err(words) => self.hint(words),
-        }
-    }
-
-    /// One more line of the fix.
-    fn and(mut self, line: &str) -> Finding {
-        self.fix = self.fix.map(|fix| format!("{fix}\n{line}"));
-        self
-    }
-
-    pub(super) fn run(mut self, fix: impl Into<String>) -> Finding {
-        self.is_command = true;
-        self.hint(fix)
-    }
-}
 
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![user(facts), places(facts), podman(facts)];
     findings.extend(from_info(facts));
     findings.extend([
-        kernel(&facts.kernel),
+        kernel(facts),
         delegated(facts),
         subids(facts),
         seccomp(facts),
@@ -143,10 +73,7 @@ fn podman(facts: &Facts) -> Finding {
             format!("{evidence}: umwelt is made for podman 5, and tested with 5.4"),
         )
         .hint("install podman 5 or newer"),
-        Some(found) => match hole("podman", found) {
-            Some(hole) => Finding::warn(CHECK, format!("{evidence}: {hole}")).hint(UPDATE),
-            None => Finding::ok(CHECK, evidence),
-        },
+        Some(found) => with_holes(facts, CHECK, ("podman", found), evidence),
         None => Finding::warn(CHECK, format!("{evidence}: the version is not understood")),
     }
 }
@@ -166,18 +93,13 @@ fn runtime(facts: &Facts) -> Finding {
         .as_ref()
         .map(|info| info.host.oci_runtime.clone());
     let runtime = runtime.unwrap_or_default();
-    let version = runtime.version.lines().next().unwrap_or_default();
-    let version = version.trim_start_matches(&runtime.name);
-    let version = version
-        .trim_start_matches([' ', ':'])
-        .trim_start_matches("version ");
+    let version = runtime.short_version();
     let evidence = format!("{} {version}", runtime.name);
     let known = numbers(version);
     match (runtime.name.as_str(), known) {
-        ("crun" | "runc", Some(found)) => match hole(&runtime.name, found) {
-            Some(hole) => Finding::warn(CHECK, format!("{evidence}: {hole}")).hint(UPDATE),
-            None => Finding::ok(CHECK, evidence),
-        },
+        (name @ ("crun" | "runc"), Some(found)) => {
+            with_holes(facts, CHECK, (name, found), evidence)
+        }
         _ => Finding::warn(CHECK, format!("{evidence}: umwelt is tested with crun"))
             .install(facts.family, Package::Crun),
     }
@@ -198,19 +120,58 @@ fn network(facts: &Facts) -> Finding {
     }
 }
 
-fn kernel(release: &str) -> Finding {
+fn kernel(facts: &Facts) -> Finding {
     const CHECK: &str = "kernel";
-    match numbers(release) {
+    let release = &facts.kernel.release;
+    match facts.kernel.version() {
         Some(found) if found < [5, 14, 0] => {
             Finding::fail(CHECK, format!("{release}: it cannot kill a whole cgroup"))
                 .hint("use Linux 5.14 or newer")
         }
-        Some(found) => match hole("Linux", found) {
-            Some(hole) => Finding::warn(CHECK, format!("{release}: {hole}")).hint(UPDATE),
-            None => Finding::ok(CHECK, release),
-        },
+        Some(found @ [major, minor, patch]) => {
+            let version = format!("{major}.{minor}.{patch}");
+            let evidence = match release.starts_with(&version) {
+                true => release.clone(),
+                false => format!("{release}, made from {version}"),
+            };
+            with_holes(facts, CHECK, ("Linux", found), evidence)
+        }
         None => Finding::warn(CHECK, format!("{release:?} is not understood")),
     }
+}
+
+/// The version, with the holes that it has, unless its package tells that they
+/// are repaired.
+fn with_holes(
+    facts: &Facts,
+    check: &'static str,
+    (program, found): (&str, [u64; 3]),
+    evidence: String,
+) -> Finding {
+    let changelog = facts.changelogs.get(program);
+    let is_trusted = matches!(&facts.image, Ok((_, Standing::Current | Standing::Old)));
+    let mut open = holes::of(program, found);
+    open.retain(|hole| !changelog.is_some_and(|text| hole.is_named_in(text)));
+    open.retain(|hole| hole.by == By::Command || !is_trusted);
+    let Some(last) = open.iter().max_by_key(|hole| hole.fixed) else {
+        return Finding::ok(check, evidence);
+    };
+    let names: Vec<&str> = open.iter().map(|hole| hole.names).collect();
+    let [major, minor, patch] = last.fixed;
+    let by = match open.iter().all(|hole| hole.by == By::Image) {
+        true => ", for those who make the image",
+        false => "",
+    };
+    let known = match changelog {
+        Some(_) => "the changelog of its package does not name them",
+        None => "may be repaired by your distribution without another number",
+    };
+    let names = names.join(", ");
+    Finding::warn(
+        check,
+        format!("{evidence}: {names}{by}; repaired in {major}.{minor}.{patch}; {known}"),
+    )
+    .hint("update it, unless your distribution says that this is repaired")
 }
 
 fn delegated(facts: &Facts) -> Finding {
@@ -333,53 +294,15 @@ fn disks(facts: &Facts) -> Vec<Finding> {
 fn installed(facts: &Facts) -> Finding {
     const CHECK: &str = "installed";
     let bin = facts.bin.display();
+    if let Some(program) = &facts.broken_program {
+        let program = program.display();
+        return Finding::fail(CHECK, format!("{program} cannot be executed"))
+            .run("umwelt-install install");
+    }
     match (facts.is_installed, facts.is_on_path) {
         (false, _) => Finding::warn(CHECK, "not by umwelt-install").run("umwelt-install install"),
         (true, false) => Finding::warn(CHECK, format!("in {bin}, which is not on PATH"))
             .run(format!("export PATH=\"{bin}:$PATH\"")),
         (true, true) => Finding::ok(CHECK, format!("in {bin}")),
     }
-}
-
-const UPDATE: &str = "update it, unless your distribution has repaired this already";
-
-/// From a version on, up to the one that repaired it: holes by which a
-/// container reaches the host.
-const HOLES: [(&str, [u64; 3], [u64; 3], &str); 7] = [
-    ("podman", [0, 0, 0], [4, 9, 4], "CVE-2024-1753"),
-    ("podman", [5, 0, 0], [5, 0, 1], "CVE-2024-1753"),
-    ("runc", [0, 0, 0], [1, 1, 12], "CVE-2024-21626"),
-    (
-        "runc",
-        [0, 0, 0],
-        [1, 2, 8],
-        "CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881",
-    ),
-    (
-        "runc",
-        [1, 3, 0],
-        [1, 3, 3],
-        "CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881",
-    ),
-    ("Linux", [5, 8, 0], [5, 15, 25], "CVE-2022-0847"),
-    ("Linux", [5, 16, 0], [5, 16, 11], "CVE-2022-0847"),
-];
-
-pub(super) fn hole(program: &str, found: [u64; 3]) -> Option<String> {
-    let (_, _, fixed, names) = HOLES
-        .iter()
-        .find(|(name, from, fixed, _)| *name == program && *from <= found && found < *fixed)?;
-    let [major, minor, patch] = fixed;
-    Some(format!(
-        "it has {names}, repaired in {major}.{minor}.{patch}"
-    ))
-}
-
-/// The first three numbers of a version.
-pub(super) fn numbers(version: &str) -> Option<[u64; 3]> {
-    let version = version.trim_start_matches('v');
-    let mut parts = version.split(|c: char| !c.is_ascii_digit());
-    let major = parts.next()?.parse().ok()?;
-    let mut next = || parts.next().and_then(|part| part.parse().ok()).unwrap_or(0);
-    Some([major, next(), next()])
 }

@@ -1,11 +1,13 @@
 //! What this host is like, as far as the design relies on it. Read, never
 //! changed, but for controllers that the user may enable (see `delegation`).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
 
+use super::holes;
 use super::packages::Family;
 use crate::dirs::Dirs;
 use crate::error::Error;
@@ -28,7 +30,9 @@ pub(super) struct Facts {
     pub(super) podman: Option<PathBuf>,
     pub(super) remote: Option<Remote>,
     pub(super) info: Result<Info, String>,
-    pub(super) kernel: String,
+    pub(super) kernel: Kernel,
+    /// By the name of the program, for those whose version has holes.
+    pub(super) changelogs: BTreeMap<String, String>,
     pub(super) delegation: Result<(), DelegationError>,
     pub(super) subids: Subids,
     pub(super) seccomp: Result<(), Problem>,
@@ -39,12 +43,73 @@ pub(super) struct Facts {
     pub(super) bin: PathBuf,
     pub(super) is_on_path: bool,
     pub(super) is_installed: bool,
+    /// The installed one, which is pid 1 and hook, if it cannot be executed.
+    pub(super) broken_program: Option<PathBuf>,
+}
+
+/// How the kernel calls itself, and how its distribution does.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Kernel {
+    pub(super) release: String,
+    pub(super) build: String,
+    pub(super) signature: String,
+}
+
+impl Kernel {
+    fn of_host() -> Kernel {
+        Kernel {
+            release: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            build: read("/proc/sys/kernel/version").trim().to_owned(),
+            signature: read("/proc/version_signature").trim().to_owned(),
+        }
+    }
+
+    pub(super) fn version(&self) -> Option<[u64; 3]> {
+        holes::kernel(&self.release, &self.build, &self.signature)
+    }
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct Problem {
     pub(super) message: String,
     pub(super) hint: Option<String>,
+}
+
+impl Problem {
+    pub(super) fn new(message: impl Into<String>) -> Problem {
+        Problem {
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Problem {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// As a program of ours has told it on standard error.
+    pub(super) fn told(stderr: &str) -> Problem {
+        let lines = stderr.lines().filter(|line| !line.trim().is_empty());
+        let (hints, words): (Vec<&str>, Vec<&str>) =
+            lines.partition(|line| line.starts_with("hint: "));
+        let message = words.last().copied().unwrap_or("nothing is told");
+        let message = message.split_once(": ").map_or(message, |(_, rest)| rest);
+        let hints: Vec<&str> = hints
+            .iter()
+            .filter_map(|hint| hint.strip_prefix("hint: "))
+            .collect();
+        Problem {
+            message: message.to_owned(),
+            hint: (!hints.is_empty()).then(|| hints.join("\n")),
+        }
+    }
+}
+
+impl From<std::io::Error> for Problem {
+    fn from(error: std::io::Error) -> Problem {
+        Problem::new(error.to_string())
+    }
 }
 
 impl From<&Error> for Problem {
@@ -87,7 +152,18 @@ pub(super) struct Backend {
 #[serde(default)]
 pub(super) struct Runtime {
     pub(super) name: String,
+    pub(super) path: PathBuf,
     pub(super) version: String,
+}
+
+impl Runtime {
+    /// The first line without what is the same everywhere.
+    pub(super) fn short_version(&self) -> &str {
+        let line = self.version.lines().next().unwrap_or_default();
+        let version = line.trim_start_matches(&self.name);
+        let version = version.trim_start_matches([' ', ':']);
+        version.trim_start_matches("version ")
+    }
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -139,14 +215,18 @@ pub(super) fn gather(layout: &Layout) -> Facts {
     let record = Record::load(&layout.record).ok().flatten();
     let layout = layout.clone().with_recorded(record.as_ref());
     let info = info();
+    let family = Family::of_host();
+    let podman = call::find_trusted("podman");
+    let is_installed = record.is_some_and(|record| record.program.is_some());
     Facts {
         uid,
         user: user::name(uid),
-        family: Family::of_host(),
+        family,
+        changelogs: changelogs(family, podman.as_deref(), info.as_ref().ok()),
         places: places(),
-        podman: call::find_trusted("podman"),
+        podman,
         remote: local::find_remote(&layout.dirs.home, |name| std::env::var_os(name)),
-        kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+        kernel: Kernel::of_host(),
         delegation: delegation::check(uid).map(drop),
         subids: subids(uid),
         seccomp: preflight::derive_seccomp()
@@ -157,9 +237,40 @@ pub(super) fn gather(layout: &Layout) -> Facts {
         disks: disks(&layout, info.as_ref().ok()),
         is_on_path: program::is_on_path(&layout.bin),
         bin: layout.bin,
-        is_installed: record.is_some_and(|record| record.program.is_some()),
+        is_installed,
+        broken_program: Some(layout.program)
+            .filter(|program| is_installed && !call::is_executable(program)),
         info,
     }
+}
+
+/// Of those programs that a package has brought, and whose version has holes.
+fn changelogs(
+    family: Family,
+    podman: Option<&Path>,
+    info: Option<&Info>,
+) -> BTreeMap<String, String> {
+    let Some(info) = info else {
+        return BTreeMap::new();
+    };
+    let runtime = &info.host.oci_runtime;
+    let programs = [
+        ("podman", podman, info.version.version.as_str()),
+        (
+            &*runtime.name,
+            Some(&*runtime.path),
+            runtime.short_version(),
+        ),
+    ];
+    let suspects = programs.into_iter().filter_map(|(name, path, version)| {
+        let found = holes::numbers(version)?;
+        let is_packaged = path?.starts_with("/usr/bin") || path?.starts_with("/usr/sbin");
+        let is_suspect = is_packaged && !holes::of(name, found).is_empty();
+        is_suspect.then_some(name)
+    });
+    suspects
+        .filter_map(|name| Some((name.to_owned(), family.changelog(name)?)))
+        .collect()
 }
 
 fn places() -> Result<(), Problem> {

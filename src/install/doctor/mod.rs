@@ -1,12 +1,17 @@
 //! `umwelt-install doctor`: measures on this very host what umwelt relies on,
 //! and says how to repair what is not so.
 
+mod attack;
 mod checks;
 mod facts;
+mod finding;
+mod holes;
 mod packages;
 mod probe;
+mod probes;
 #[cfg(test)]
 mod tests;
+mod throwaway;
 
 use std::process::ExitCode;
 
@@ -14,44 +19,58 @@ use crate::cli;
 use crate::ctl::output::{self, Cell, Colour};
 use crate::error::Error;
 use crate::install::args::{Args, Subcommand};
-use crate::install::image::Standing;
 use crate::install::layout::Layout;
+use crate::install::{NAME, interrupt};
 use crate::text::printable;
-use checks::{Finding, Verdict};
-use facts::Facts;
+use finding::{Finding, Verdict};
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "doctor",
     help: "\
-Usage: umwelt-install doctor [--json | --fix-commands]
+Usage: umwelt-install doctor [--json | --fix-commands] [--quick]
 
-Measures on this host what umwelt relies on, with throwaway containers where
-that is the only way: podman, the OCI runtime, the kernel, cgroup delegation,
-ids, seccomp, the image, nft, hooks, room on the disk. The exit status is 1 if
-no sandbox can be started.
+Measures on this host what umwelt relies on: podman, the OCI runtime, the
+kernel, cgroup delegation, ids, seccomp, the image, nft, room on the disk. Then
+throwaway containers show what nothing else does: a sandbox is attacked from
+inside, without a network and, where that is installed, with one. All of it is
+gone afterwards. The exit status is 1 if no sandbox can be started, or if one
+does not hold.
 
 Options:
-      --json          print a JSON array, one object for each check
-      --fix-commands  print the commands that repair what can be repaired by
-                      commands; nothing is run
-  -h, --help          print this help and exit
-  -V, --version       print the version and exit
+      --json             print a JSON array, one object for each check
+      --fix-commands     print the commands that repair what can be repaired by
+                         commands; nothing is run, and no container is started
+      --quick            start no container
+      --from-inside TASK what doctor itself calls in its sandbox: try what must
+                         be refused, as told in JSON
+  -h, --help             print this help and exit
+  -V, --version          print the version and exit
 ",
-    flags: &["json", "fix-commands"],
-    values: &[],
+    flags: &["json", "fix-commands", "quick"],
+    values: &["from-inside"],
     operand: None,
     run,
 };
 
 fn run(args: Args) -> Result<ExitCode, Error> {
+    if let Some(task) = args.value("from-inside") {
+        return attack::run(&task.to_string_lossy());
+    }
     if args.has("json") && args.has("fix-commands") {
         let message = "--json and --fix-commands exclude each other";
         return Err(Error::Usage(message.to_owned()));
     }
+    interrupt::catch().map_err(|error| Error::io("catch signals", error))?;
     let layout = Layout::load(None)?;
     let facts = facts::gather(&layout);
     let mut findings = checks::all(&facts);
-    findings.extend(probes(&layout, &facts, &findings));
+    if !args.has("quick") && !args.has("fix-commands") {
+        findings.extend(probes::all(&layout, &facts, &findings));
+    }
+    if let Some(signal) = interrupt::caught() {
+        cli::write_stderr(format!("{NAME}: interrupted; nothing is left behind\n").as_bytes());
+        return Ok(ExitCode::from(signal.saturating_add(128)));
+    }
     let text = if args.has("json") {
         output::render_json(&findings)?
     } else if args.has("fix-commands") {
@@ -67,38 +86,6 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     })
 }
 
-/// They need what was found so far.
-fn probes(layout: &Layout, facts: &Facts, findings: &[Finding]) -> Vec<Finding> {
-    let needed = ["user", "podman", "subids", "image"];
-    let is_broken = findings
-        .iter()
-        .any(|finding| needed.contains(&finding.check) && finding.verdict == Verdict::Fail);
-    let image = match &facts.image {
-        Ok((name, standing)) if *standing != Standing::Missing && !is_broken => name,
-        _ => {
-            let why = "not tried, as something above is missing";
-            return vec![Finding::warn("keep-id", why), Finding::warn("hook", why)];
-        }
-    };
-    let keep_id = match probe::keep_id(image, facts.uid) {
-        Ok(evidence) => Finding::ok("keep-id", evidence),
-        Err(why) => Finding::fail("keep-id", why).hint(format!(
-            "see: podman run --rm --pull=never --userns=keep-id --network=none {image} id"
-        )),
-    };
-    let hook = match &facts.nft {
-        None => Finding::warn("hook", "not tried, as there is no nft"),
-        Some((nft, _)) => match probe::hook(layout, image, nft) {
-            Ok(evidence) => Finding::ok("hook", evidence),
-            // Sandboxes without a network need no hook.
-            Err(why) => {
-                Finding::warn("hook", why).hint("without it, no sandbox with a network is started")
-            }
-        },
-    };
-    vec![keep_id, hook]
-}
-
 fn render(findings: &[Finding], colour: bool) -> String {
     let rows: Vec<_> = findings
         .iter()
@@ -109,7 +96,7 @@ fn render(findings: &[Finding], colour: bool) -> String {
                 Verdict::Fail => ("fail", Colour::Red),
             };
             [
-                Cell::plain(finding.check),
+                Cell::plain(&*finding.check),
                 Cell::coloured(word, colour.then_some(paint)),
                 Cell::plain(&finding.evidence),
             ]

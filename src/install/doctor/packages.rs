@@ -1,5 +1,9 @@
 //! What is missing -> the command that installs it, with the names that the
-//! packages have on this distribution. Pure, but for a look at which one it is.
+//! packages have on this distribution, and what it has repaired in a package.
+
+use std::process::Command;
+
+use crate::install::call;
 
 /// Families that share a package manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +70,25 @@ impl Family {
             (Package::Seccomp, Family::Suse) => "libcontainers-common",
             (Package::Seccomp, _) => "containers-common",
         }
+    }
+
+    /// Of an installed package: what the distribution has repaired in it.
+    pub(super) fn changelog(self, package: &str) -> Option<String> {
+        let (program, args) = match self {
+            Family::Debian => {
+                let file = format!("/usr/share/doc/{package}/changelog.Debian.gz");
+                ("gzip", vec!["-dc".to_owned(), file])
+            }
+            Family::Fedora | Family::Suse => {
+                let args = ["-q", "--changelog", package];
+                ("rpm", args.map(str::to_owned).into())
+            }
+            Family::Arch | Family::Other => return None,
+        };
+        let mut command = Command::new(call::find(program)?);
+        command.args(args);
+        let said = call::run(command, None, call::QUICK).ok()?;
+        said.status.success().then_some(said.stdout)
     }
 
     /// The command, where it is known.

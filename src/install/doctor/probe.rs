@@ -1,5 +1,6 @@
 //! Throwaway containers that show what no version tells: that keep-id maps this
-//! user, and that a hook runs and its rules are read back.
+//! user, that a hook runs and its rules are read back, and that networks are
+//! kept apart.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -8,29 +9,39 @@ use std::process::Command;
 
 use rustix::process::{Pid, PidfdFlags};
 
+use super::attack::Task;
+use crate::egress::environment::PORTS;
 use crate::install::layout::Layout;
-use crate::install::{InstallError, call, files};
+use crate::install::{InstallError, call, egress, files, interrupt};
 use crate::nft::oci::{self, HookFile};
 use crate::nft::ruleset::{GatewayPorts, Ruleset};
 use crate::nft::{readback, settings};
 use crate::sys::inherit;
 
 /// As far as these containers go, the floor of every sandbox.
-const FLOOR: [&str; 6] = [
+const FLOOR: [&str; 5] = [
     "--rm",
     "--pull=never",
     "--userns=keep-id",
-    "--network=none",
     "--read-only",
     "--cap-drop=all",
 ];
 
+/// What is started here is found by its name, also where it is told of nothing.
+fn name(what: &str) -> String {
+    format!("umwelt-doctor-{what}-{}", std::process::id())
+}
+
 /// Whom this user is inside; the error says what was found instead.
 pub(super) fn keep_id(image: &str, uid: u32) -> Result<String, String> {
-    let mut args = vec!["run"];
+    let container = Container(name("id"));
+    let named = format!("--name={}", container.0);
+    let mut args = vec!["run", &named];
     args.extend(FLOOR);
-    args.extend(["--entrypoint=", image, "id", "-u"]);
+    args.extend(["--network=none", "--entrypoint=", image, "id", "-u"]);
     let said = call::podman_done(&args, None, call::SLOW).map_err(|error| error.to_string())?;
+    // It has removed itself.
+    std::mem::forget(container);
     match said.trim() {
         inside if inside.parse() == Ok(uid) => Ok(format!("uid {uid} outside is {uid} inside")),
         inside => Err(format!("uid {uid} outside is {inside:?} inside")),
@@ -73,8 +84,49 @@ struct Container(String);
 impl Drop for Container {
     fn drop(&mut self) {
         let args = ["rm", "--force", "--ignore", "--time=0", "--", &self.0];
-        let _gone = call::podman(&args, None, call::QUICK);
+        interrupt::shielded(|| drop(call::podman(&args, None, call::QUICK)));
     }
+}
+
+struct Network(String);
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let args = ["network", "rm", "--force", &self.0];
+        interrupt::shielded(|| drop(call::podman(&args, None, call::QUICK)));
+    }
+}
+
+/// Whether a container on a network of its own, made as those of sandboxes are,
+/// reaches the gateway of a sandbox that runs.
+pub(super) fn neighbour(gateway: Ipv4Addr) -> Result<String, String> {
+    let text = |error: InstallError| error.to_string();
+    let network = Network(name("net"));
+    let create = [
+        "network",
+        "create",
+        "--driver=bridge",
+        "--disable-dns",
+        "--opt=isolate=true",
+        &network.0,
+    ];
+    call::podman_done(&create, None, call::QUICK).map_err(text)?;
+    let task = Task::Connect((gateway, PORTS.proxy).into());
+    let task = serde_json::to_string(&task).map_err(|error| error.to_string())?;
+    let container = Container(name("neighbour"));
+    let named = format!("--name={}", container.0);
+    let on = format!("--network={}", network.0);
+    let mut args = vec!["run", &named, &on];
+    args.extend(FLOOR);
+    args.extend([
+        "--entrypoint=[\"/umwelt\",\"install\",\"doctor\",\"--from-inside\"]",
+        egress::GATEWAY_IMAGE,
+        &task,
+    ]);
+    let said = call::podman_done(&args, None, call::SLOW).map_err(text)?;
+    // It has removed itself.
+    std::mem::forget(container);
+    Ok(said.trim().to_owned())
 }
 
 /// What the rules are, read back from the network of a container for which the
@@ -82,7 +134,10 @@ impl Drop for Container {
 pub(super) fn hook(layout: &Layout, image: &str, nft: &Path) -> Result<String, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let workshop = Workshop::open(layout).map_err(|error| text(&error))?;
-    let exe = std::env::current_exe().map_err(|error| text(&error))?;
+    let exe = match files::is_there(&layout.program) {
+        true => layout.program.clone(),
+        false => std::env::current_exe().map_err(|error| text(&error))?,
+    };
     let ruleset = ruleset().map_err(|error| text(&error))?;
     let ruleset_file = workshop.path.join("ruleset.json");
     let hook = HookFile {
@@ -123,12 +178,14 @@ fn start(layout: &Layout, workshop: &Workshop, image: &str) -> Result<Container,
     let mut args = oci::hooks_dir_args(&own, texts.iter().map(String::as_str))
         .map_err(|error| error.to_string())?;
     let said = workshop.path.join("stderr");
-    args.extend(["run".into(), "--detach".into()]);
+    let container = Container(name("hook"));
+    args.extend(["run".into(), "--detach".into(), "--network=none".into()]);
+    args.push(format!("--name={}", container.0).into());
     args.extend(FLOOR.map(Into::into));
     args.push(oci::stderr_annotation(&said));
     args.extend(["--entrypoint=", image, "sleep", "300"].map(Into::into));
     match call::podman_done(&args, None, call::SLOW) {
-        Ok(id) => Ok(Container(id.trim().to_owned())),
+        Ok(_) => Ok(container),
         Err(error) => {
             let hook = std::fs::read_to_string(said).unwrap_or_default();
             let hook = hook.lines().next().unwrap_or_default();

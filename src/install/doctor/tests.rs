@@ -1,8 +1,8 @@
 //! Each check, shown to fire by breaking the fact that it looks at.
 
 use super::checks::*;
-use super::facts::Facts;
-use super::facts::{Disk, Info, Problem, Subids};
+use super::facts::{Disk, Facts, Info, Kernel, Problem, Subids};
+use super::finding::{Finding, Verdict};
 use super::packages::Family;
 use crate::install::image::Standing;
 use crate::podman::delegation::DelegationError;
@@ -12,7 +12,7 @@ const INFO: &str = r#"{
     "host": {
         "networkBackend": "netavark",
         "networkBackendInfo": {"version": "netavark 1.14.0"},
-        "ociRuntime": {"name": "crun", "version": "crun version 1.21\ncommit: x"},
+        "ociRuntime": {"name": "crun", "version": "crun version 1.28\ncommit: x"},
         "serviceIsRemote": false,
         "idMappings": {"uidmap": [{"size": 1}, {"size": 65536}], "gidmap": [{"size": 65537}]}
     },
@@ -29,7 +29,8 @@ fn good() -> Facts {
         podman: Some("/usr/bin/podman".into()),
         remote: None,
         info: Ok(serde_json::from_str(INFO).unwrap()),
-        kernel: "6.12.1-amd64".into(),
+        kernel: kernel("6.12.1-amd64"),
+        changelogs: Default::default(),
         delegation: Ok(()),
         subids: Subids {
             uids: 65_536,
@@ -48,6 +49,14 @@ fn good() -> Facts {
         bin: "/h/bin".into(),
         is_on_path: true,
         is_installed: true,
+        broken_program: None,
+    }
+}
+
+fn kernel(release: &str) -> Kernel {
+    Kernel {
+        release: release.into(),
+        ..Kernel::default()
     }
 }
 
@@ -65,7 +74,7 @@ fn a_good_host_has_nothing_to_repair() {
         assert_eq!(finding.fix, None);
         assert!(!finding.evidence.is_empty());
     }
-    assert_eq!(find(&good(), "runtime").evidence, "crun 1.21");
+    assert_eq!(find(&good(), "runtime").evidence, "crun 1.28");
     assert_eq!(find(&good(), "netavark").evidence, "1.14.0");
 }
 
@@ -87,7 +96,7 @@ fn info(change: impl Fn(&mut Info)) -> Result<Info, String> {
 fn every_check_fires_when_what_it_checks_is_broken() {
     use Verdict::{Fail, Warn};
     type Break = fn(&mut Facts);
-    let cases: [(&str, Verdict, Break, &str); 27] = [
+    let cases: [(&str, Verdict, Break, &str); 29] = [
         ("user", Fail, |f| f.uid = 0, "as the user"),
         ("places", Fail, |f| f.places = Err(problem()), "do it"),
         ("podman", Fail, |f| f.podman = None, "install podman"),
@@ -124,7 +133,10 @@ fn every_check_fires_when_what_it_checks_is_broken() {
         (
             "podman",
             Warn,
-            |f| f.info = info(|i| i.version.version = "5.0.0".into()),
+            |f| {
+                f.image = Ok(("i".into(), Standing::Foreign));
+                f.info = info(|i| i.version.version = "5.0.0".into());
+            },
             "update",
         ),
         (
@@ -150,9 +162,9 @@ fn every_check_fires_when_what_it_checks_is_broken() {
             |f| f.info = info(|i| i.host.network_backend = "cni".into()),
             "netavark",
         ),
-        ("kernel", Fail, |f| f.kernel = "5.10.0-28".into(), "5.14"),
-        ("kernel", Warn, |f| f.kernel = "5.15.2".into(), "update"),
-        ("kernel", Warn, |f| f.kernel = "5.16.10".into(), "update"),
+        ("kernel", Fail, |f| f.kernel = kernel("5.10.0-28"), "5.14"),
+        ("kernel", Warn, |f| f.kernel = kernel("5.15.2"), "update"),
+        ("kernel", Warn, |f| f.kernel = kernel("5.16.10"), "update"),
         (
             "cgroups",
             Fail,
@@ -214,6 +226,18 @@ fn every_check_fires_when_what_it_checks_is_broken() {
             "make room",
         ),
         ("installed", Warn, |f| f.is_on_path = false, "export PATH"),
+        (
+            "installed",
+            Warn,
+            |f| f.is_installed = false,
+            "umwelt-install install",
+        ),
+        (
+            "installed",
+            Fail,
+            |f| f.broken_program = Some("/h/umwelt".into()),
+            "umwelt-install install",
+        ),
     ];
     for (check, verdict, break_it, fix) in cases {
         let mut facts = good();
@@ -269,33 +293,63 @@ fn an_old_nft_is_told() {
 }
 
 #[test]
-fn versions_are_three_numbers() {
-    for (text, expected) in [
-        ("5.4.2", Some([5, 4, 2])),
-        ("v1.1.3", Some([1, 1, 3])),
-        ("1.21", Some([1, 21, 0])),
-        ("6.12.1-amd64", Some([6, 12, 1])),
-        ("5.0.0-dev", Some([5, 0, 0])),
-        ("", None),
-        ("x", None),
+fn what_a_distribution_has_repaired_is_no_hole() {
+    let mut facts = good();
+    facts.info = info(|i| {
+        i.host.oci_runtime.name = "runc".into();
+        i.host.oci_runtime.version = "runc version 1.1.11".into();
+    });
+    let told = find(&facts, "runtime");
+    assert_eq!(told.verdict, Verdict::Warn);
+    for words in [
+        "CVE-2024-21626",
+        "CVE-2025-31133",
+        "1.2.8",
+        "by your distribution",
     ] {
-        assert_eq!(numbers(text), expected, "{text}");
+        assert!(told.evidence.contains(words), "{told:?}");
     }
+    let mut changelog = "runc (1.1.11-2) fix CVE-2024-21626".to_owned();
+    facts.changelogs.insert("runc".into(), changelog.clone());
+    let told = find(&facts, "runtime").evidence;
+    assert!(!told.contains("CVE-2024-21626"), "{told}");
+    assert!(told.contains("does not name them"), "{told}");
+    changelog.push_str(" CVE-2025-31133 CVE-2025-52565 CVE-2025-52881");
+    facts.changelogs.insert("runc".into(), changelog);
+    assert_eq!(find(&facts, "runtime").verdict, Verdict::Ok);
 }
 
 #[test]
-fn holes_end_where_they_were_repaired() {
-    for (program, found, has) in [
-        ("runc", [1, 1, 11], true),
-        ("runc", [1, 1, 15], true),
-        ("runc", [1, 2, 8], false),
-        ("runc", [1, 3, 1], true),
-        ("runc", [1, 3, 3], false),
-        ("crun", [1, 0, 0], false),
-        ("Linux", [5, 15, 25], false),
-        ("Linux", [5, 16, 3], true),
-        ("Linux", [6, 1, 0], false),
-    ] {
-        assert_eq!(hole(program, found).is_some(), has, "{program} {found:?}");
-    }
+fn holes_for_those_who_make_images_count_where_others_made_it() {
+    let mut facts = good();
+    facts.info = info(|i| i.version.version = "5.2.0".into());
+    assert_eq!(find(&facts, "podman").verdict, Verdict::Ok);
+    facts.image = Ok(("i".into(), Standing::Foreign));
+    let told = find(&facts, "podman");
+    assert_eq!(told.verdict, Verdict::Warn);
+    assert!(
+        told.evidence.contains("for those who make the image"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_kernel_is_judged_by_what_it_was_made_from() {
+    let mut facts = good();
+    facts.kernel = kernel("6.1.0-9-amd64");
+    assert_eq!(find(&facts, "kernel").verdict, Verdict::Warn);
+    facts.kernel.build = "#1 SMP Debian 6.1.38-1 (2023-07-14)".into();
+    let told = find(&facts, "kernel");
+    assert_eq!(told.verdict, Verdict::Ok);
+    assert_eq!(told.evidence, "6.1.0-9-amd64, made from 6.1.38");
+}
+
+#[test]
+fn words_of_our_own_programs_are_message_and_hint() {
+    let told = Problem::told(
+        "umwelt-ctl: warn: x\numwelt-ctl: no: such thing\nhint: do it\nhint: again\n",
+    );
+    assert_eq!(told.message, "no: such thing");
+    assert_eq!(told.hint.as_deref(), Some("do it\nagain"));
+    assert_eq!(Problem::told("").message, "nothing is told");
 }
