@@ -86,7 +86,7 @@ fn settings_are_merged_with_a_copy_of_what_was_there() {
     let value: serde_json::Value = serde_json::from_str(&without).unwrap();
     assert_eq!(value["mcp"]["umwelt"]["type"], "local");
     assert_eq!(value["mcp"]["other"]["command"][0], "o");
-    assert_eq!(value["agent"]["umwelt"]["tools"]["bash"], false);
+    assert_eq!(value["agent"]["umwelt"]["permission"]["*"], "deny");
 }
 
 /// Good enough for the file above.

@@ -1,5 +1,9 @@
-//! Which settings a client needs. Pure. Names and keys of opencode are measured
-//! with 1.18; those of the others are as their documentation has them.
+//! Which settings a client needs. Pure. Those of opencode 1.18, Claude Code 2.1
+//! and Codex 0.171 are measured (tests/clients); those of the others are as their
+//! documentation has them.
+//!
+//! What is switched off is switched off by allowing the rest: lists of what is
+//! forbidden miss the tools of the client's next version.
 
 use std::path::Path;
 
@@ -55,13 +59,13 @@ impl Client {
                  claude mcp add --scope user umwelt -- {}\n\n\
                  # ~/.claude/settings.json:\n{CLAUDE_SETTINGS}\n\
                  # Claude Code keeps its own tools, which work on the host, unless it is started so:\n\
-                 claude --disallowedTools Bash,Read,Edit,Write,Glob,Grep,NotebookEdit,WebFetch,Task\n",
+                 claude --tools \"\"\n",
                 crate::text::shell_word(command)
             ),
             Client::Codex => format!(
                 "# ~/.codex/config.toml\n\
-                 # Codex keeps its own shell, which works on the host; confine that with:\n\
-                 # codex --sandbox read-only\n{}",
+                 # Codex keeps its own shell, which works on the host, unless it is started so:\n\
+                 # codex --disable shell_tool --sandbox read-only\n{}",
                 codex_settings(command)
             ),
             Client::Goose => format!(
@@ -115,15 +119,23 @@ impl Client {
         if self != Client::Opencode {
             return None;
         }
-        // The last key that matches counts.
         let node = jsonc::parse(text).ok()?;
-        let keys = node.keys(&["permission"]);
-        let first = keys.iter().position(|key| key.starts_with("umwelt_"))?;
-        let late = keys.get(first..)?.iter().find(|key| key.contains('*'))?;
-        Some(format!(
-            "in \"permission\", {late:?} stands after the tools of umwelt and wins over them; move it up"
-        ))
+        let places: [&[&str]; 2] = [&["permission"], &["agent", "umwelt", "permission"]];
+        places.into_iter().find_map(|place| {
+            let late = late_wildcard(&node.keys(place))?.to_owned();
+            Some(format!(
+                "in {:?}, {late:?} stands after the tools of umwelt and wins over them; move it up",
+                place.join(".")
+            ))
+        })
     }
+}
+
+/// Of the keys that match a tool, the last one counts.
+fn late_wildcard<'a>(keys: &[&'a str]) -> Option<&'a str> {
+    let first = keys.iter().position(|key| key.starts_with("umwelt_"))?;
+    let mut late = keys.get(first..)?.iter();
+    late.find(|key| key.contains('*')).copied()
 }
 
 fn is_named(file: &Path, names: &[&str]) -> bool {
@@ -165,22 +177,14 @@ fn opencode(command: &str) -> String {
   },
   "agent": {
     "umwelt": {
-      "tools": {
-        "bash": false,
-        "read": false,
-        "edit": false,
-        "write": false,
-        "glob": false,
-        "grep": false,
-        "list": false,
-        "task": false,
-        "skill": false,
-        "lsp": false,
-        "question": false,
-        "todowrite": false,
-        "webfetch": false,
-        "websearch": false,
-        "compress": false
+      "permission": {
+        "*": "deny",
+        "doom_loop": "ask",
+        "umwelt_shell": "allow",
+        "umwelt_list": "allow",
+        "umwelt_grant": "ask",
+        "umwelt_revoke": "ask",
+        "umwelt_egress": "ask"
       }
     }
   }
@@ -256,6 +260,7 @@ fn goose(command: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     const TOOLS: [&str; 5] = ["shell", "list", "grant", "revoke", "egress"];
 
@@ -282,7 +287,11 @@ mod tests {
         assert_eq!(opencode["mcp"]["umwelt"]["command"][0], "/x");
         assert_eq!(opencode["permission"]["umwelt_shell"], "allow");
         assert_eq!(opencode["permission"]["umwelt_egress"], "ask");
-        assert_eq!(opencode["agent"]["umwelt"]["tools"]["bash"], false);
+        let agent = &opencode["agent"]["umwelt"]["permission"];
+        assert_eq!(
+            (&agent["*"], &agent["umwelt_grant"]),
+            (&json!("deny"), &json!("ask"))
+        );
         let claude = merge(Client::Claude, "settings.json");
         assert_eq!(claude["permissions"]["allow"].as_array().unwrap().len(), 2);
         assert_eq!(claude["permissions"]["ask"].as_array().unwrap().len(), 3);
@@ -318,5 +327,25 @@ mod tests {
         );
         let late = r#"{"permission": {"umwelt_grant": "ask", "umwelt_*": "allow"}}"#;
         assert!(note(late).unwrap().contains("umwelt_*"));
+        let agent = |permission: &str| {
+            note(&format!(
+                r#"{{"agent": {{"umwelt": {{"permission": {{{permission}}}}}}}}}"#
+            ))
+        };
+        assert_eq!(agent(r#""*": "deny", "umwelt_shell": "allow""#), None);
+        let late = agent(r#""umwelt_shell": "allow", "*": "deny""#).unwrap();
+        assert!(late.contains("agent.umwelt.permission"), "{late}");
+    }
+
+    #[test]
+    fn the_order_of_opencodes_permissions_survives_a_merge() {
+        for text in ["", r#"{"agent": {"umwelt": {"tools": {"bash": false}}}}"#] {
+            let merged = Client::Opencode
+                .merge("/x", Path::new("o.json"), text)
+                .unwrap();
+            let node = jsonc::parse(&merged).unwrap();
+            assert_eq!(node.keys(&["agent", "umwelt", "permission"])[0], "*");
+            assert_eq!(Client::Opencode.note(&merged), None);
+        }
     }
 }
