@@ -4,12 +4,17 @@
 usage: agents.py FOLDER [WORD...]
 
 FOLDER has their npm packages; WORDs come before a command that has to run where sandboxes can be
-started. Prints what each does and "ok NAME" or "not ok NAME"; one that is not installed is skipped.
+started. Prints what each does and "ok NAME" or "not ok NAME". One that is not installed is skipped,
+unless UMWELT_REQUIRE_AGENTS is set.
 """
 
+import os
 import pathlib
 import sys
 import traceback
+
+# They are run from a checkout.
+sys.dont_write_bytecode = True
 
 import claude
 import codex
@@ -17,7 +22,7 @@ import inspector
 import opencode
 from there import There
 
-# Where each program is, below node_modules. The packages of three are only the way to these.
+# Where each program is, below node_modules: what the packages of npm start in the end.
 PROGRAMS = {
     "inspector": (inspector, ".bin/mcp-inspector"),
     "opencode": (opencode, "opencode-linux-*/bin/opencode"),
@@ -48,6 +53,9 @@ def main():
             found = sorted(modules.glob(pattern))
             if found:
                 results.append(attempt(name, module, found[0], there))
+            elif os.environ.get("UMWELT_REQUIRE_AGENTS"):
+                print(f"not ok {name}: it is not installed")
+                results.append(False)
             else:
                 print(f"skipped: {name} is not installed")
     sys.exit(0 if results and all(results) else 1)
