@@ -58,6 +58,19 @@ fn before_an_installation_the_missing_command_is_told() {
 }
 
 #[test]
+fn the_skill_is_printed_alone() {
+    let stage = Stage::new();
+    let said = stage.done(&["client", "opencode", "--skill"]);
+    assert!(
+        said.starts_with("# Working in an umwelt sandbox\n"),
+        "{said}"
+    );
+    let ended = stage.run(&["client", "opencode", "--skill", "--merge", &file(&stage)]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(!stage.path("home/settings.json").exists());
+}
+
+#[test]
 fn settings_are_merged_with_a_copy_of_what_was_there() {
     let stage = Stage::with_image();
     stage.done(&["install"]);

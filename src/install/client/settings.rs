@@ -51,7 +51,9 @@ impl Client {
         match self {
             Client::Opencode => format!(
                 "// ~/.config/opencode/opencode.jsonc\n\
-                 // Choose the agent \"umwelt\" then: it has no tools but those of the sandbox.\n{}",
+                 // Choose the agent \"umwelt\" then: it has no tools but those of the sandbox. For a text that\n\
+                 // teaches it to live there, write that of --skill to ~/.config/opencode/umwelt.md, and add\n\
+                 // \"instructions\": [\"~/.config/opencode/umwelt.md\"].\n{}",
                 opencode(command)
             ),
             Client::Claude => format!(
@@ -59,32 +61,37 @@ impl Client {
                  claude mcp add --scope user umwelt -- {}\n\n\
                  # ~/.claude/settings.json:\n{CLAUDE_SETTINGS}\n\
                  # Claude Code keeps its own tools, which work on the host, unless it is started so:\n\
-                 claude --tools \"\"\n",
+                 claude --tools \"\"\n\
+                 # --append-system-prompt \"$(umwelt-install client claude --skill)\" teaches it to live there.\n",
                 crate::text::shell_word(command)
             ),
             Client::Codex => format!(
                 "# ~/.codex/config.toml\n\
                  # Codex keeps its own shell, which works on the host, unless it is started so:\n\
-                 # codex --disable shell_tool --sandbox read-only\n{}",
+                 # codex --disable shell_tool --sandbox read-only\n\
+                 # The text of --skill, in ~/.codex/AGENTS.md, teaches it to live in the sandbox.\n{}",
                 codex_settings(command)
             ),
             Client::Goose => format!(
                 "# ~/.config/goose/config.yaml, in its section \"extensions\":\n{}\n\
                  # Then, with \"goose configure\", let it call shell and list always, and ask before\n\
                  # grant, revoke and egress; and switch off the extension \"developer\", whose shell\n\
-                 # works on the host.\n",
+                 # works on the host. The text of --skill, in ~/.config/goose/.goosehints, teaches it to live\n\
+                 # in the sandbox.\n",
                 goose(command)
             ),
             Client::Vscode => format!(
                 "// .vscode/mcp.json, or the one of the user (\"MCP: Open User Configuration\").\n\
                  // VS Code asks before a tool is called. Let it always call shell and list, and ask\n\
-                 // each time for grant, revoke and egress.\n{}",
+                 // each time for grant, revoke and egress. The text of --skill, in\n\
+                 // .github/copilot-instructions.md, teaches it to live in the sandbox.\n{}",
                 vscode(command)
             ),
             Client::Generic => format!(
                 "// As most clients have it. Start it in the project, or add \"--workspace\", \"DIR\" to\n\
                  // args. Let shell and list be called without a question, and ask before grant,\n\
-                 // revoke and egress.\n{}",
+                 // revoke and egress. The text of --skill teaches an agent to live in the sandbox: put it\n\
+                 // where the client takes instructions from.\n{}",
                 mcp_servers(command)
             ),
         }
@@ -269,6 +276,7 @@ mod tests {
         for client in Client::ALL {
             let page = client.page("/h/a \"b\"/umwelt-mcp");
             assert!(page.contains("umwelt-mcp"), "{client:?}");
+            assert!(page.contains("--skill"), "{client:?}");
             for tool in TOOLS {
                 // Codex asks by default.
                 let is_default = client == Client::Codex && !["shell", "list"].contains(&tool);
