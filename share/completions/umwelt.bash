@@ -26,11 +26,11 @@ _umwelt() {
         'umwelt-install remove') words='--purge --help --version' ;;
         'umwelt-install image') words='--with-build --packages --from-packages --help --version' ;;
         'umwelt-install ca') words='--help --version' ;;
-        'umwelt-install client') words='--merge --yes --help --version' ;;
+        'umwelt-install client') words='--merge --yes --skill --help --version' ;;
         'umwelt-install doctor') words='--json --fix-commands --help --version' ;;
         'umwelt-install ') words='install status remove image ca client doctor --help --version' ;;
         'umwelt-init '*) words='--help --version' ;;
-        'umwelt-gateway '*) words='--policy --ca-cert --ca-key --roots --audit --listen --proxy-port --socks-port --dns-port --resolver --workspace --threads --audit-size --audit-keep --help --version' ;;
+        'umwelt-gateway '*) words='--policy --ca-cert --ca-key --roots --audit --listen --proxy-port --socks-port --dns-port --resolver --supervised --workspace --threads --audit-size --audit-keep --help --version' ;;
     esac
     COMPREPLY=()
     # Other words are files, or workspaces, by -o default.

@@ -83,6 +83,7 @@ complete -c umwelt-install -n '__fish_seen_subcommand_from ca' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from ca' -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l merge -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l yes
+complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l skill
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l json
@@ -103,6 +104,7 @@ complete -c umwelt-gateway -l proxy-port -r
 complete -c umwelt-gateway -l socks-port -r
 complete -c umwelt-gateway -l dns-port -r
 complete -c umwelt-gateway -l resolver -r
+complete -c umwelt-gateway -l supervised
 complete -c umwelt-gateway -l workspace -r
 complete -c umwelt-gateway -l threads -r
 complete -c umwelt-gateway -l audit-size -r

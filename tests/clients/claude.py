@@ -11,7 +11,7 @@ TOOLS = ["mcp__umwelt__egress", "mcp__umwelt__grant", "mcp__umwelt__list", "mcp_
 # No tool: it tells the model that some are not described.
 PLACEHOLDER = "DeferredToolPlaceholder"
 # The first turn does not begin before the server has answered, and that may take a while.
-PATIENT = {"MCP_CONNECTION_NONBLOCKING": "0", "MCP_TIMEOUT": "60000"}
+PATIENT = {"MCP_CONNECTION_NONBLOCKING": "0", "MCP_CONNECT_TIMEOUT_MS": "120000", "MCP_TIMEOUT": "120000"}
 QUIET = ("DISABLE_AUTOUPDATER", "DISABLE_TELEMETRY", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC")
 
 

@@ -50,7 +50,8 @@ def drive(program, there):
             # Settings that it does not know are an error.
             words = ["exec", "--strict-config", "--skip-git-repo-check", "do as you are told"]
             # The first turn does not begin before the server has answered.
-            return codex.start(*options, "-c", "mcp_servers.umwelt.required=true", *words)
+            patient = ("mcp_servers.umwelt.required=true", "mcp_servers.umwelt.startup_timeout_sec=120")
+            return codex.start(*options, *(word for setting in patient for word in ("-c", setting)), *words)
 
         model, shown = codex.converse(turns, session)
     offered = set(model.offered())

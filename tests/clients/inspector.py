@@ -15,7 +15,7 @@ class Inspector:
     def run(self, method, *options, status=0):
         """What the server answers; each run starts one."""
         done = subprocess.run(
-            [self.program, "--cli", *self.there.server(), "--method", method, *options],
+            [self.program, "--cli", *self.there.server(), "--connect-timeout", "120000", "--method", method, *options],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

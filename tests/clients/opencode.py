@@ -21,7 +21,7 @@ class Opencode(Agent):
         printed = re.findall(r'"command": \["/[^"]*/umwelt-mcp"\],', page)
         check(len(printed) == 1, f"the settings have one command, {printed}")
         server = json.dumps(self.there.server())
-        command = f'"command": {server}, "environment": {json.dumps(host_environment())},'
+        command = f'"command": {server}, "environment": {json.dumps(host_environment())}, "timeout": 120000,'
         return page.replace(printed[0], command)
 
     def session(self, page, turns, *options):
