@@ -242,8 +242,17 @@ default_tools_approval_mode = "prompt"
 startup_timeout_sec = 30
 tool_timeout_sec = 3700
 
+[mcp_servers.umwelt.tools.egress]
+approval_mode = "prompt"
+
+[mcp_servers.umwelt.tools.grant]
+approval_mode = "prompt"
+
 [mcp_servers.umwelt.tools.list]
 approval_mode = "approve"
+
+[mcp_servers.umwelt.tools.revoke]
+approval_mode = "prompt"
 
 [mcp_servers.umwelt.tools.shell]
 approval_mode = "approve"
@@ -278,9 +287,7 @@ mod tests {
             assert!(page.contains("umwelt-mcp"), "{client:?}");
             assert!(page.contains("--skill"), "{client:?}");
             for tool in TOOLS {
-                // Codex asks by default.
-                let is_default = client == Client::Codex && !["shell", "list"].contains(&tool);
-                assert!(page.contains(tool) || is_default, "{client:?} {tool}");
+                assert!(page.contains(tool), "{client:?} {tool}");
             }
         }
     }
@@ -316,7 +323,14 @@ mod tests {
             umwelt["tools"]["shell"]["approval_mode"].as_str(),
             Some("approve")
         );
-        assert!(umwelt["tools"].get("grant").is_none());
+        // Also where a person had let it pass before.
+        let before =
+            "[mcp_servers.umwelt]\n[mcp_servers.umwelt.tools.grant]\napproval_mode = \"approve\"\n";
+        let codex = Client::Codex.merge("/x", Path::new("c"), before).unwrap();
+        assert!(
+            !codex.contains("tools.grant]\napproval_mode = \"approve\""),
+            "{codex}"
+        );
     }
 
     #[test]
