@@ -73,15 +73,16 @@ impl Client {
                 codex_settings(command)
             ),
             Client::Goose => format!(
-                "# ~/.config/goose/config.yaml, in its section \"extensions\":\n{}\n\
-                 # Then, with \"goose configure\", let it call shell and list always, and ask before\n\
+                "# ~/.config/goose/config.yaml; what is below \"extensions\" goes into that section:\n{}\n\
+                 # Without that mode goose asks for nothing. Then, with \"goose configure\", let it call shell and list always, and ask before\n\
                  # grant, revoke and egress; and switch off the extension \"developer\", whose shell\n\
                  # works on the host. The text of --skill, in ~/.config/goose/.goosehints, teaches it to live\n\
                  # in the sandbox.\n",
                 goose(command)
             ),
             Client::Vscode => format!(
-                "// .vscode/mcp.json, or the one of the user (\"MCP: Open User Configuration\").\n\
+                "// mcp.json of the user (\"MCP: Open User Configuration\"). Not .vscode/mcp.json: what runs in\n\
+                 // the sandbox can write that, and VS Code would run what stands in it.\n\
                  // VS Code asks before a tool is called. Let it always call shell and list, and ask\n\
                  // each time for grant, revoke and egress. The text of --skill, in\n\
                  // .github/copilot-instructions.md, teaches it to live in the sandbox.\n{}",
@@ -261,7 +262,8 @@ approval_mode = "approve"
 }
 
 fn goose(command: &str) -> String {
-    const TEXT: &str = "extensions:
+    const TEXT: &str = "GOOSE_MODE: approve
+extensions:
   umwelt:
     enabled: true
     type: stdio
