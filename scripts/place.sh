@@ -78,7 +78,7 @@ find_place() {
 use_host() {
     local bin=$repo/target/native name
     mkdir -p "$bin"
-    for name in umwelt{,-mcp,-run,-ctl,-init}; do
+    for name in umwelt{,-mcp,-run,-ctl,-init,-install}; do
         ln -sfT "$1" "$bin/$name"
     done
     there=(env "PATH=$bin:$PATH")

@@ -28,7 +28,7 @@ _umwelt() {
         'umwelt-install remove') words='--purge --help --version' ;;
         'umwelt-install image') words='--with-build --packages --from-packages --from --help --version' ;;
         'umwelt-install ca') words='--help --version' ;;
-        'umwelt-install client') words='--merge --yes --help --version' ;;
+        'umwelt-install client') words='--merge --yes --skill --help --version' ;;
         'umwelt-install doctor') words='--json --fix-commands --quick --from-inside --help --version' ;;
         'umwelt-install ') words='install status remove image ca client doctor --help --version' ;;
         'umwelt-init '*) words='--check-egress --help --version' ;;

@@ -101,6 +101,7 @@ complete -c umwelt-install -n '__fish_seen_subcommand_from ca' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from ca' -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l merge -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l yes
+complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l skill
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l json

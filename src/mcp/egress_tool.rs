@@ -9,14 +9,15 @@ use crate::mcp::render::{ToolResult, notices};
 use crate::mcp::tools::Arguments;
 use crate::text::printable;
 
-const TEXT: &str = "Show or change what the sandbox may reach on the network. With op \"list\": the \
-rules, and where each comes from. With \"add\": ask for a host that the task needs, https with the \
-paths that will do, or tcp for other protocols. With \"remove\": take a rule of this project away. The \
-user may have to approve the call and then sees nothing but its arguments, so say beforehand what it is \
-for. A change holds at once and for later starts. A tcp rule that is added to a running sandbox serves \
-programs that use the SOCKS5 proxy in ALL_PROXY; all others can use it from the next start on. A refused \
-request answers with the call that would ask for it. Where the project has no network only the user can \
-turn it on: tell them.";
+const TEXT: &str = "Show or change which hosts programs in the sandbox may reach. op \"list\" shows the \
+rules and where each comes from, and changes nothing. op \"add\" asks the user for a host that the task \
+needs: kind \"https\", with the paths that will do, or kind \"tcp\" with a port for other protocols (ssh, \
+databases). op \"remove\" takes a rule of this project away. The user may have to approve the call, and \
+then sees nothing but its arguments: say beforehand what it is for. A change holds at once and for later \
+starts. Programs find the HTTPS proxy in their environment. A tcp rule that is added to a running sandbox \
+serves programs that use the SOCKS5 proxy in ALL_PROXY; all others can use it from the next start on. A \
+request that the proxy refuses is answered with the call that would ask for it. Where the project has no \
+network (\"network: none\"), no rule helps, and only the user can turn it on: tell them.";
 
 /// Longest host, and longest list of paths.
 const MAX_HOST: usize = 300;

@@ -11,7 +11,7 @@ mod render;
 mod server;
 mod session;
 mod start;
-mod tools;
+pub(crate) mod tools;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -233,36 +233,39 @@ pub(crate) fn table() -> Value {
     json!({"tools": [shell(), grant(), revoke(), egress_tool::schema(), list()]})
 }
 
-const SHELL: &str = "Run a command with bash (or sh) in this project's sandbox and return its \
-output, stdout and stderr together, and how it ended. The working directory is the workspace; \
-its files are the real project files, under the same paths as on the host. Writable are the \
-workspace, $HOME and the temporary directories; $HOME and the temporary directories start empty \
-and are gone when the sandbox stops. Everything else is read-only or not there. There is no \
-network, unless the project has turned it on; then programs reach what its rules allow, as the egress tool shows. stdin is empty, there is no terminal, and nothing but files carries over from one \
-command to the next. A long output is cut in the middle, and the result names a file in the \
-sandbox with all of it. A command that runs into its time limit is killed with all it started; \
-start servers with & and redirect their output. When the sandbox refuses something (\"Permission \
-denied\", \"Read-only file system\", a name that does not resolve), trying other ways will not \
-help: use the list tool to see what is there, the grant tool to ask for a path that the task \
-needs, the egress tool for a host, and tell the user what else is missing.";
+const SHELL: &str = "Run a command with bash (or sh) in this project's sandbox; returns its output \
+(stdout and stderr together) and how it ended. Every command is a new shell: it starts in the \
+workspace, files stay, but cd and variables do not. The workspace holds the real project files, \
+under the same path as on the host, and is writable. So are $HOME and the temporary directories, \
+which start empty and are gone when the sandbox stops. Everything else is read-only or not there. \
+There is no network unless the project has turned it on; then its rules decide, which the egress \
+tool shows. There is no stdin, no terminal and no root. The middle of a long output is left out; \
+the result then names a file in the sandbox with all of it. A command that runs into its time \
+limit is killed with all that it started: for long builds set timeout_s; start servers with & and \
+send their output to a file, they live on until the sandbox stops. A refusal (\"Permission \
+denied\", \"Read-only file system\", a missing path, a name that does not resolve) is a decision, so \
+do not look for a way around it: the list tool shows what is there, the grant tool asks for a \
+path, the egress tool for a host. Tell the user what else is missing.";
 
-const GRANT: &str = "Ask for a path of the host that the task needs and that the sandbox does not \
-show, or shows read-only: a directory, or with file: true a single file. It appears under its real \
-path. Ask for the smallest directory that will do, and for mode \"rw\" only to write there. The \
-user may have to approve the call and then sees nothing but its arguments, so say beforehand what \
-it is for. The grant lasts until the sandbox stops, or with persist: true also for later starts. \
-Mostly the running sandbox gets the path as it is. If that is not possible the sandbox is created \
-anew: everything that runs in it is ended, $HOME and the temporary directories are empty again, \
-and the result says what was lost. A refusal is final and says why (outside of what the user \
-allows, a place that holds secrets, …): do not try other names for the same place, tell the user.";
+const GRANT: &str = "Ask the user for a path of the host that the task needs and that the sandbox \
+does not show, or shows read-only. Ask for the smallest directory that will do (or for one file, \
+with file: true), and for mode \"rw\" only to write there. The user may have to approve the call, \
+and then sees nothing but its arguments: say beforehand what it is for. The path appears in the \
+sandbox under its real name, until the sandbox stops, or for later starts too with persist: true. \
+Mostly that changes nothing else. If the result says \"recreated\", the sandbox had to be made anew: \
+what ran in it has ended, $HOME and the temporary directories are empty again, and the result \
+lists what was lost. A refusal is final and says why (outside of what the user allows, a place \
+that holds secrets, …): do not try other names for the same place, tell the user.";
 
-const REVOKE: &str = "Take back what was granted for a path, the persisted grant as well. The workspace and what the user's own configuration \
-shows cannot be revoked. If something in the sandbox still uses the path, the sandbox is created \
-anew, as with grant, and the result says what was lost.";
+const REVOKE: &str = "Take back what grant has given for a path, now and for later starts. Use it \
+when the task no longer needs the path. The workspace, and what the user's own configuration shows, \
+cannot be revoked. If something in the sandbox still uses the path, the sandbox is made anew, as \
+with grant, and the result lists what was lost.";
 
-const LIST: &str = "Show what the sandbox can see and use: every mounted path with its mode \
-(rw, ro, tmpfs, or masked: hidden on purpose), the network, the limits on memory, processes and time, and what the user \
-should know.";
+const LIST: &str = "Show what the sandbox has: every mounted path with its mode (rw: can be \
+written; ro: read only; tmpfs: scratch that is gone when the sandbox stops; masked: hidden on \
+purpose), the network, the limits on memory, cpus, processes and time, and notices for the user. \
+Changes nothing. Call it before you conclude that something is missing, and before you ask for a grant.";
 
 fn shell() -> Value {
     json!({
@@ -279,7 +282,7 @@ fn shell() -> Value {
                 "timeout_s": {
                     "type": "integer",
                     "minimum": 1,
-                    "description": "Seconds until the command is killed. The list tool shows the default and the maximum.",
+                    "description": "Seconds until the command is killed. The list tool shows the default, and the maximum: more is refused.",
                 },
                 "cwd": {
                     "type": "string",

@@ -58,6 +58,19 @@ fn before_an_installation_the_missing_command_is_told() {
 }
 
 #[test]
+fn the_skill_is_printed_alone() {
+    let stage = Stage::new();
+    let said = stage.done(&["client", "opencode", "--skill"]);
+    assert!(
+        said.starts_with("# Working in an umwelt sandbox\n"),
+        "{said}"
+    );
+    let ended = stage.run(&["client", "opencode", "--skill", "--merge", &file(&stage)]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(!stage.path("home/settings.json").exists());
+}
+
+#[test]
 fn settings_are_merged_with_a_copy_of_what_was_there() {
     let stage = Stage::with_image();
     stage.done(&["install"]);
@@ -86,7 +99,7 @@ fn settings_are_merged_with_a_copy_of_what_was_there() {
     let value: serde_json::Value = serde_json::from_str(&without).unwrap();
     assert_eq!(value["mcp"]["umwelt"]["type"], "local");
     assert_eq!(value["mcp"]["other"]["command"][0], "o");
-    assert_eq!(value["agent"]["umwelt"]["tools"]["bash"], false);
+    assert_eq!(value["agent"]["umwelt"]["permission"]["*"], "deny");
 }
 
 /// Good enough for the file above.
@@ -198,16 +211,89 @@ fn a_linked_file_is_edited_where_it_is() {
     assert!(stage.read("home/dotfiles/s.json").contains("mcpServers"));
 }
 
+/// What is written by other editors, other systems, and older versions.
+#[test]
+fn odd_files_are_edited_with_their_oddities() {
+    let stage = Stage::with_image();
+    stage.done(&["install"]);
+    let own = stage.path("home/.local/bin/umwelt-mcp");
+    let own = own.to_str().unwrap();
+    let odd = [
+        (
+            "generic",
+            "\u{feff}{\r\n  // mine\r\n  \"a\": [1,],\r\n}\r\n",
+        ),
+        ("generic", "// mine"),
+        (
+            "generic",
+            "{\"mcpServers\": {\"umwelt\": {\"command\": \"/old\", \"env\": {\"mine\": \"\"}}}}",
+        ),
+        (
+            "opencode",
+            "{\"agent\": {\"umwelt\": {\"tools\": {\"bash\": false}}}} // mine\n",
+        ),
+        ("codex", "\u{feff}model = \"m\" # mine\r\n"),
+        (
+            "codex",
+            "[mcp_servers.'umwelt']\ncommand = '/old' # mine\n[tools]\nx = 1",
+        ),
+    ];
+    for (client, text) in odd {
+        stage.write("home/settings.json", text);
+        let said = stage.done(&["client", client, "--merge", &file(&stage), "--yes"]);
+        let after = stage.read("home/settings.json");
+        assert!(after.contains(own) && !after.contains("/old"), "{after}");
+        assert!(after.contains("mine"), "{after}");
+        assert_eq!(after.starts_with('\u{feff}'), text.starts_with('\u{feff}'));
+        if text.contains('\r') {
+            assert_eq!(after.matches('\n').count(), after.matches("\r\n").count());
+        }
+        let copy = said.trim_end().rsplit(' ').next().unwrap();
+        assert_eq!(std::fs::read_to_string(copy).unwrap(), text);
+        let said = stage.done(&["client", client, "--merge", &file(&stage), "--yes"]);
+        assert!(said.contains("is so already"), "{said}");
+    }
+}
+
+#[test]
+fn places_that_cannot_be_written_stay_as_they_are() {
+    let stage = Stage::new();
+    stage.make_dir("home/closed");
+    stage.write("home/closed/settings.json", "{}\n");
+    std::os::unix::fs::symlink("closed/settings.json", stage.path("home/settings.json")).unwrap();
+    stage.set_mode("home/closed", 0o555);
+    let before = stage.listing("home");
+    let ended = stage.run(&["client", "generic", "--merge", &file(&stage), "--yes"]);
+    ended.failed(&["cannot write", "Permission denied", "hint: "]);
+    assert_eq!(stage.listing("home"), before);
+    for (link, to) in [("home/a.json", "b.json"), ("home/b.json", "a.json")] {
+        std::os::unix::fs::symlink(to, stage.path(link)).unwrap();
+    }
+    let looped = stage.path("home/a.json");
+    let ended = stage.run(&[
+        "client",
+        "generic",
+        "--merge",
+        looped.to_str().unwrap(),
+        "--yes",
+    ]);
+    ended.failed(&["cannot read", "symbolic links"]);
+}
+
 #[test]
 fn odd_files_are_refused_and_stay_as_they_are() {
     let stage = Stage::new();
     let deep = "[".repeat(5000);
     let long = format!("{{\"a\": \"{}\"}}", "x".repeat(5 << 20));
-    let odd: [(&[u8], &str); 6] = [
+    let odd: [(&[u8], &str); 7] = [
         (b"{ not json", "line 1"),
         (b"{\n\"a\": 1,\n\"b\" 2}", "line 3"),
         (b"\xff\xfe{}", "not UTF-8"),
         (b"{\"mcpServers\": []}", "an object"),
+        (
+            b"{\"mcpServers\": {\"umwelt\": {\"command\": {}}}}",
+            "should be none",
+        ),
         (deep.as_bytes(), "too deeply"),
         (long.as_bytes(), "larger than"),
     ];

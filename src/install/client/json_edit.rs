@@ -17,10 +17,7 @@ pub(super) enum Lists {
 
 /// `text` with all of `wanted` in it. The error says why that cannot be done.
 pub(super) fn merge(text: &str, wanted: &str, lists: Lists) -> Result<String, String> {
-    let text = match text.trim_start_matches('\u{feff}').trim().is_empty() {
-        true => "{}\n",
-        false => text,
-    };
+    let text = &with_an_object(text);
     let (node, wanted) = (parse(text)?, parse(wanted)?);
     let mut plan = Plan {
         text,
@@ -36,6 +33,20 @@ pub(super) fn merge(text: &str, wanted: &str, lists: Lists) -> Result<String, St
         Ok(after) if after.to_value() == expected => Ok(edited),
         _ => Err("it cannot be edited without changing something else".to_owned()),
     }
+}
+
+/// Where there is nothing, or nothing but comments, an empty object follows.
+fn with_an_object(text: &str) -> String {
+    let mut parser = Parser::new(text);
+    let is_blank = parser.skip().is_ok() && parser.peek().is_none();
+    let mut text = text.to_owned();
+    if is_blank {
+        if !text.trim_start_matches('\u{feff}').is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text.push_str("{}\n");
+    }
+    text
 }
 
 /// What the result has to mean.
@@ -127,7 +138,10 @@ impl Plan<'_> {
                 let texts = missing.map(|item| self.render(item, &base));
                 self.insert(node, last, &base, &texts.collect::<Vec<_>>());
             }
-            (Kind::Object(_), _) | (_, Kind::Object(_)) => {
+            (Kind::Object(_), _) => {
+                return Err(format!("{name} is an object there, and should be none"));
+            }
+            (_, Kind::Object(_)) => {
                 return Err(format!("{name} is not what it should be there, an object"));
             }
             _ if node.to_value() == wanted.to_value() => {}
@@ -253,13 +267,23 @@ mod tests {
 
     #[test]
     fn nothing_becomes_what_is_wanted_and_stays_so() {
-        for text in ["", "\n", "{}", "{ }\n", "{\n}\n", "{\n  // none\n}\n"] {
+        for text in [
+            "",
+            "\n",
+            "{}",
+            "{ }\n",
+            "{\n}\n",
+            "{\n  // none\n}\n",
+            "// none",
+            "\u{feff}/* none */\r\n",
+        ] {
             let once = merge(text, WANTED, Lists::Replace).unwrap();
             assert_eq!(
                 parse(&once).unwrap().to_value(),
                 parse(WANTED).unwrap().to_value()
             );
-            assert!(once.contains("// none") == text.contains("// none"));
+            assert!(once.contains("none") == text.contains("none"));
+            assert!(once.starts_with('\u{feff}') == text.starts_with('\u{feff}'));
             assert_eq!(merge(&once, WANTED, Lists::Replace).unwrap(), once);
         }
         let fresh = merge("", WANTED, Lists::Replace).unwrap();

@@ -29,10 +29,7 @@ pub(super) struct Member {
 
 /// The error says what is wrong, and in which line.
 pub(super) fn parse(text: &str) -> Result<Node, String> {
-    let mut parser = Parser { text, at: 0 };
-    if text.starts_with('\u{feff}') {
-        parser.at = '\u{feff}'.len_utf8();
-    }
+    let mut parser = Parser::new(text);
     let node = parser.value(0)?;
     parser.skip()?;
     match parser.peek() {
@@ -80,7 +77,16 @@ pub(super) struct Parser<'a> {
     pub(super) at: usize,
 }
 
-impl Parser<'_> {
+impl<'a> Parser<'a> {
+    /// At the beginning, behind the mark that some editors write there.
+    pub(super) fn new(text: &'a str) -> Parser<'a> {
+        let at = match text.starts_with('\u{feff}') {
+            true => '\u{feff}'.len_utf8(),
+            false => 0,
+        };
+        Parser { text, at }
+    }
+
     pub(super) fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }

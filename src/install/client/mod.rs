@@ -6,6 +6,7 @@ mod json_edit;
 mod jsonc;
 mod merge;
 mod settings;
+mod skill;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -22,7 +23,7 @@ use settings::Client;
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "client",
     help: "\
-Usage: umwelt-install client CLIENT [--merge FILE [--yes]]
+Usage: umwelt-install client CLIENT [--skill | --merge FILE [--yes]]
 
 Prints the settings by which an MCP client starts umwelt: the command, which
 tools may be called without a question, and how to switch off the client's own.
@@ -33,10 +34,11 @@ Options:
       --merge FILE  put them into FILE, after showing the difference and asking;
                     what is there stays, and so do comments; a copy is kept
       --yes         do not ask
+      --skill       print a text that teaches an agent to live in the sandbox
   -h, --help        print this help and exit
   -V, --version     print the version and exit
 ",
-    flags: &["yes"],
+    flags: &["yes", "skill"],
     values: &["merge"],
     operand: Some("one client"),
     run,
@@ -48,6 +50,12 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         let valid = Client::ALL.map(Client::name).join(", ");
         Error::Usage(format!("unknown client {name:?}; valid are: {valid}"))
     })?;
+    if args.has("skill") {
+        return match args.value("merge").is_some() || args.has("yes") {
+            true => Err(Error::Usage("--skill goes alone".to_owned())),
+            false => Ok(cli::print(skill::TEXT)),
+        };
+    }
     let command = command()?;
     match args.value("merge") {
         Some(file) => merge(client, &command, file, args.has("yes")),

@@ -1,5 +1,9 @@
-//! Which settings a client needs. Pure. Names and keys of opencode are measured
-//! with 1.18; those of the others are as their documentation has them.
+//! Which settings a client needs. Pure. Those of opencode 1.18, Claude Code 2.1
+//! and Codex 0.171 are measured (tests/clients); those of the others are as their
+//! documentation has them.
+//!
+//! What is switched off is switched off by allowing the rest: lists of what is
+//! forbidden miss the tools of the client's next version.
 
 use std::path::Path;
 
@@ -47,7 +51,9 @@ impl Client {
         match self {
             Client::Opencode => format!(
                 "// ~/.config/opencode/opencode.jsonc\n\
-                 // Choose the agent \"umwelt\" then: it has no tools but those of the sandbox.\n{}",
+                 // Choose the agent \"umwelt\" then: it has no tools but those of the sandbox. For a text that\n\
+                 // teaches it to live there, write that of --skill to ~/.config/opencode/umwelt.md, and add\n\
+                 // \"instructions\": [\"~/.config/opencode/umwelt.md\"].\n{}",
                 opencode(command)
             ),
             Client::Claude => format!(
@@ -55,32 +61,38 @@ impl Client {
                  claude mcp add --scope user umwelt -- {}\n\n\
                  # ~/.claude/settings.json:\n{CLAUDE_SETTINGS}\n\
                  # Claude Code keeps its own tools, which work on the host, unless it is started so:\n\
-                 claude --disallowedTools Bash,Read,Edit,Write,Glob,Grep,NotebookEdit,WebFetch,Task\n",
+                 claude --tools \"\"\n\
+                 # --append-system-prompt \"$(umwelt-install client claude --skill)\" teaches it to live there.\n",
                 crate::text::shell_word(command)
             ),
             Client::Codex => format!(
                 "# ~/.codex/config.toml\n\
-                 # Codex keeps its own shell, which works on the host; confine that with:\n\
-                 # codex --sandbox read-only\n{}",
+                 # Codex keeps its own shell, which works on the host, unless it is started so:\n\
+                 # codex --disable shell_tool --sandbox read-only\n\
+                 # The text of --skill, in ~/.codex/AGENTS.md, teaches it to live in the sandbox.\n{}",
                 codex_settings(command)
             ),
             Client::Goose => format!(
-                "# ~/.config/goose/config.yaml, in its section \"extensions\":\n{}\n\
-                 # Then, with \"goose configure\", let it call shell and list always, and ask before\n\
+                "# ~/.config/goose/config.yaml; what is below \"extensions\" goes into that section:\n{}\n\
+                 # Without that mode goose asks for nothing. Then, with \"goose configure\", let it call shell and list always, and ask before\n\
                  # grant, revoke and egress; and switch off the extension \"developer\", whose shell\n\
-                 # works on the host.\n",
+                 # works on the host. The text of --skill, in ~/.config/goose/.goosehints, teaches it to live\n\
+                 # in the sandbox.\n",
                 goose(command)
             ),
             Client::Vscode => format!(
-                "// .vscode/mcp.json, or the one of the user (\"MCP: Open User Configuration\").\n\
+                "// mcp.json of the user (\"MCP: Open User Configuration\"). Not .vscode/mcp.json: what runs in\n\
+                 // the sandbox can write that, and VS Code would run what stands in it.\n\
                  // VS Code asks before a tool is called. Let it always call shell and list, and ask\n\
-                 // each time for grant, revoke and egress.\n{}",
+                 // each time for grant, revoke and egress. The text of --skill, in\n\
+                 // .github/copilot-instructions.md, teaches it to live in the sandbox.\n{}",
                 vscode(command)
             ),
             Client::Generic => format!(
                 "// As most clients have it. Start it in the project, or add \"--workspace\", \"DIR\" to\n\
                  // args. Let shell and list be called without a question, and ask before grant,\n\
-                 // revoke and egress.\n{}",
+                 // revoke and egress. The text of --skill teaches an agent to live in the sandbox: put it\n\
+                 // where the client takes instructions from.\n{}",
                 mcp_servers(command)
             ),
         }
@@ -115,15 +127,23 @@ impl Client {
         if self != Client::Opencode {
             return None;
         }
-        // The last key that matches counts.
         let node = jsonc::parse(text).ok()?;
-        let keys = node.keys(&["permission"]);
-        let first = keys.iter().position(|key| key.starts_with("umwelt_"))?;
-        let late = keys.get(first..)?.iter().find(|key| key.contains('*'))?;
-        Some(format!(
-            "in \"permission\", {late:?} stands after the tools of umwelt and wins over them; move it up"
-        ))
+        let places: [&[&str]; 2] = [&["permission"], &["agent", "umwelt", "permission"]];
+        places.into_iter().find_map(|place| {
+            let late = late_wildcard(&node.keys(place))?.to_owned();
+            Some(format!(
+                "in {:?}, {late:?} stands after the tools of umwelt and wins over them; move it up",
+                place.join(".")
+            ))
+        })
     }
+}
+
+/// Of the keys that match a tool, the last one counts.
+fn late_wildcard<'a>(keys: &[&'a str]) -> Option<&'a str> {
+    let first = keys.iter().position(|key| key.starts_with("umwelt_"))?;
+    let mut late = keys.get(first..)?.iter();
+    late.find(|key| key.contains('*')).copied()
 }
 
 fn is_named(file: &Path, names: &[&str]) -> bool {
@@ -165,22 +185,14 @@ fn opencode(command: &str) -> String {
   },
   "agent": {
     "umwelt": {
-      "tools": {
-        "bash": false,
-        "read": false,
-        "edit": false,
-        "write": false,
-        "glob": false,
-        "grep": false,
-        "list": false,
-        "task": false,
-        "skill": false,
-        "lsp": false,
-        "question": false,
-        "todowrite": false,
-        "webfetch": false,
-        "websearch": false,
-        "compress": false
+      "permission": {
+        "*": "deny",
+        "doom_loop": "ask",
+        "umwelt_shell": "allow",
+        "umwelt_list": "allow",
+        "umwelt_grant": "ask",
+        "umwelt_revoke": "ask",
+        "umwelt_egress": "ask"
       }
     }
   }
@@ -231,8 +243,17 @@ default_tools_approval_mode = "prompt"
 startup_timeout_sec = 30
 tool_timeout_sec = 3700
 
+[mcp_servers.umwelt.tools.egress]
+approval_mode = "prompt"
+
+[mcp_servers.umwelt.tools.grant]
+approval_mode = "prompt"
+
 [mcp_servers.umwelt.tools.list]
 approval_mode = "approve"
+
+[mcp_servers.umwelt.tools.revoke]
+approval_mode = "prompt"
 
 [mcp_servers.umwelt.tools.shell]
 approval_mode = "approve"
@@ -241,7 +262,8 @@ approval_mode = "approve"
 }
 
 fn goose(command: &str) -> String {
-    const TEXT: &str = "extensions:
+    const TEXT: &str = "GOOSE_MODE: approve
+extensions:
   umwelt:
     enabled: true
     type: stdio
@@ -256,6 +278,7 @@ fn goose(command: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     const TOOLS: [&str; 5] = ["shell", "list", "grant", "revoke", "egress"];
 
@@ -264,10 +287,9 @@ mod tests {
         for client in Client::ALL {
             let page = client.page("/h/a \"b\"/umwelt-mcp");
             assert!(page.contains("umwelt-mcp"), "{client:?}");
+            assert!(page.contains("--skill"), "{client:?}");
             for tool in TOOLS {
-                // Codex asks by default.
-                let is_default = client == Client::Codex && !["shell", "list"].contains(&tool);
-                assert!(page.contains(tool) || is_default, "{client:?} {tool}");
+                assert!(page.contains(tool), "{client:?} {tool}");
             }
         }
     }
@@ -282,7 +304,11 @@ mod tests {
         assert_eq!(opencode["mcp"]["umwelt"]["command"][0], "/x");
         assert_eq!(opencode["permission"]["umwelt_shell"], "allow");
         assert_eq!(opencode["permission"]["umwelt_egress"], "ask");
-        assert_eq!(opencode["agent"]["umwelt"]["tools"]["bash"], false);
+        let agent = &opencode["agent"]["umwelt"]["permission"];
+        assert_eq!(
+            (&agent["*"], &agent["umwelt_grant"]),
+            (&json!("deny"), &json!("ask"))
+        );
         let claude = merge(Client::Claude, "settings.json");
         assert_eq!(claude["permissions"]["allow"].as_array().unwrap().len(), 2);
         assert_eq!(claude["permissions"]["ask"].as_array().unwrap().len(), 3);
@@ -299,7 +325,14 @@ mod tests {
             umwelt["tools"]["shell"]["approval_mode"].as_str(),
             Some("approve")
         );
-        assert!(umwelt["tools"].get("grant").is_none());
+        // Also where a person had let it pass before.
+        let before =
+            "[mcp_servers.umwelt]\n[mcp_servers.umwelt.tools.grant]\napproval_mode = \"approve\"\n";
+        let codex = Client::Codex.merge("/x", Path::new("c"), before).unwrap();
+        assert!(
+            !codex.contains("tools.grant]\napproval_mode = \"approve\""),
+            "{codex}"
+        );
     }
 
     #[test]
@@ -318,5 +351,25 @@ mod tests {
         );
         let late = r#"{"permission": {"umwelt_grant": "ask", "umwelt_*": "allow"}}"#;
         assert!(note(late).unwrap().contains("umwelt_*"));
+        let agent = |permission: &str| {
+            note(&format!(
+                r#"{{"agent": {{"umwelt": {{"permission": {{{permission}}}}}}}}}"#
+            ))
+        };
+        assert_eq!(agent(r#""*": "deny", "umwelt_shell": "allow""#), None);
+        let late = agent(r#""umwelt_shell": "allow", "*": "deny""#).unwrap();
+        assert!(late.contains("agent.umwelt.permission"), "{late}");
+    }
+
+    #[test]
+    fn the_order_of_opencodes_permissions_survives_a_merge() {
+        for text in ["", r#"{"agent": {"umwelt": {"tools": {"bash": false}}}}"#] {
+            let merged = Client::Opencode
+                .merge("/x", Path::new("o.json"), text)
+                .unwrap();
+            let node = jsonc::parse(&merged).unwrap();
+            assert_eq!(node.keys(&["agent", "umwelt", "permission"])[0], "*");
+            assert_eq!(Client::Opencode.note(&merged), None);
+        }
     }
 }
