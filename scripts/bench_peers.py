@@ -18,7 +18,7 @@ PATHS = "/f/"
 PATIENCE = 30
 MIB = 1 << 20
 # Of one connection; four share it.
-BULK = 512 * MIB
+BULK = 256 * MIB
 
 OPENSSL = """
 [req]
