@@ -13,7 +13,7 @@ use crate::gateway::http::authority::Authority;
 use crate::gateway::http::head::Scan;
 use crate::gateway::inspected::exchange::{Exchange, Progress, Trouble};
 use crate::gateway::inspected::judge::{self, Refused};
-use crate::gateway::proxy::context::{Context, READ};
+use crate::gateway::proxy::context::Context;
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::tls::session::Session;
 use crate::gateway::upstream::dial::{CONNECT_LIMIT, Caller};
@@ -152,11 +152,7 @@ impl Inspection {
             return Ok(false);
         }
         let start = self.tls.leftover().len();
-        let end = (start + READ).min(context.input.len());
-        if let Some(front) = context.input.get_mut(..start) {
-            front.copy_from_slice(self.tls.leftover());
-        }
-        let room = context.input.get_mut(start..end).unwrap_or_default();
+        let room = context.record_room(self.tls.leftover());
         match client.read(room).map_err(|_| Next::Close)? {
             Received::Nothing => Ok(false),
             Received::Data(length) => self.open(start + length, client, context).map(|()| true),
