@@ -129,7 +129,8 @@ fn a_policy_that_is_missing_or_broken_refuses_the_start() {
             message.contains("policy.json") && message.contains("hint:"),
             "{message}"
         );
-        assert!(output.stdout.is_empty());
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(told["event"], "failed");
     }
 }
 

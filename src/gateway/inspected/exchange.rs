@@ -192,6 +192,10 @@ impl Exchange {
         is_free && self.takes_body()
     }
 
+    pub(crate) fn has_answered(&self) -> bool {
+        self.response.has_begun()
+    }
+
     /// Whether the client has nothing more to say about it.
     pub(crate) fn awaits_only_server(&self) -> bool {
         self.request.body.is_done()
@@ -218,11 +222,12 @@ impl Exchange {
         Ok(data.len() - rest.len())
     }
 
-    /// Does what can be done now.
+    /// Does what can be done now; `may_answer` is for more of the response.
     pub(crate) fn drive(
         &mut self,
         client: &mut Socket,
         tls: &mut Session<UnbufferedServerConnection>,
+        may_answer: bool,
         context: &mut Context,
     ) -> Result<Progress, Trouble> {
         let mut progress = self.drive_dial(context)?;
@@ -230,7 +235,7 @@ impl Exchange {
         if let Server::Linked(link) = &mut self.server {
             progress |= link.flush();
         }
-        if client.is_flushed() {
+        if may_answer {
             progress |= self.read_server(client, tls, context)?;
         }
         if let Some(close) = self.finish(context) {

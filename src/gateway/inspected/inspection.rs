@@ -13,7 +13,7 @@ use crate::gateway::http::authority::Authority;
 use crate::gateway::http::head::Scan;
 use crate::gateway::inspected::exchange::{Exchange, Progress, Trouble};
 use crate::gateway::inspected::judge::{self, Refused};
-use crate::gateway::proxy::context::{Context, READ};
+use crate::gateway::proxy::context::Context;
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::tls::session::Session;
 use crate::gateway::upstream::dial::{CONNECT_LIMIT, Caller};
@@ -53,6 +53,9 @@ pub(crate) struct Inspection {
     /// How far a head was looked at that is not whole.
     scan: Scan,
     exchange: Option<Box<Exchange>>,
+    /// What waits to be sent is a session ticket, for which nobody waits: it
+    /// goes with the answer to the request that came with the handshake.
+    ticket: bool,
     /// The last answer is on its way.
     closing: bool,
     caller: Caller,
@@ -71,6 +74,7 @@ impl Inspection {
             plain: Vec::new(),
             scan: Scan::default(),
             exchange: None,
+            ticket: false,
             closing: false,
             caller,
         }
@@ -111,8 +115,17 @@ impl Inspection {
         progress |= self.take_plain(client, context)?;
         progress |= self.after_goodbye(client, context)?;
         progress |= self.drive_exchange(client, context)?;
-        progress |= client.flush().map_err(|_| Next::Close)?;
+        self.ticket &= self.awaits_first_answer();
+        if !self.ticket {
+            progress |= client.flush().map_err(|_| Next::Close)?;
+        }
         Ok(progress)
+    }
+
+    fn awaits_first_answer(&self) -> bool {
+        self.exchange
+            .as_ref()
+            .is_some_and(|exchange| exchange.awaits_only_server() && !exchange.has_answered())
     }
 
     /// Whether more of the client's bytes can be used now. What cannot is left
@@ -139,11 +152,7 @@ impl Inspection {
             return Ok(false);
         }
         let start = self.tls.leftover().len();
-        let end = (start + READ).min(context.input.len());
-        if let Some(front) = context.input.get_mut(..start) {
-            front.copy_from_slice(self.tls.leftover());
-        }
-        let room = context.input.get_mut(start..end).unwrap_or_default();
+        let room = context.record_room(self.tls.leftover());
         match client.read(room).map_err(|_| Next::Close)? {
             Received::Nothing => Ok(false),
             Received::Data(length) => self.open(start + length, client, context).map(|()| true),
@@ -166,6 +175,7 @@ impl Inspection {
             exchange,
             ..
         } = self;
+        let was_ready = tls.is_ready();
         let mut trouble = None;
         let records = context.input.get_mut(..length).unwrap_or_default();
         let taken = tls.take(records, &mut client.out, |data| {
@@ -188,6 +198,8 @@ impl Inspection {
                 None => Err(self.handshake_failed(&error.to_string(), context)),
             };
         }
+        // In TLS 1.2 it could be the end of the handshake, which cannot wait.
+        self.ticket = !was_ready && self.tls.is_ready() && self.tls.is_tls13();
         match trouble {
             Some(trouble) => self.end_with(trouble, client, context),
             None => Ok(()),
@@ -326,7 +338,8 @@ impl Inspection {
         let Some(exchange) = &mut self.exchange else {
             return Ok(false);
         };
-        match exchange.drive(client, &mut self.tls, context) {
+        let may_answer = client.is_flushed() || self.ticket;
+        match exchange.drive(client, &mut self.tls, may_answer, context) {
             Ok(Progress::None) => Ok(false),
             Ok(Progress::Some) => Ok(true),
             Ok(Progress::Finished { close }) => {

@@ -16,8 +16,10 @@ use crate::gateway::shared::Shared;
 use crate::gateway::upstream::pool::Pool;
 use crate::policy::decide::Rules;
 
+/// A full record of TLS 1.3: type and length, data, its type, the tag.
+const RECORD: usize = 5 + (16 << 10) + 1 + 16;
 /// Bytes that are read from a socket at once.
-pub(crate) const READ: usize = 64 << 10;
+pub(crate) const READ: usize = 4 * RECORD;
 /// Room for a record that is not whole, before what is read.
 const LEFTOVER: usize = 20 << 10;
 /// Buffers that are kept for the next connection that needs one.
@@ -118,6 +120,18 @@ impl Context {
             lines: Vec::new(),
             fd_limit: fd_limit(),
         }
+    }
+
+    /// The room for records, with what is left of the last ones in front. It
+    /// ends where full records would, so that nothing is left over again.
+    pub(crate) fn record_room(&mut self, leftover: &[u8]) -> &mut [u8] {
+        let start = leftover.len();
+        let end = if start < RECORD { READ } else { start + READ };
+        let end = end.min(self.input.len());
+        if let Some(front) = self.input.get_mut(..start) {
+            front.copy_from_slice(leftover);
+        }
+        self.input.get_mut(start..end).unwrap_or_default()
     }
 
     /// An empty buffer, from the spare ones if there is one.

@@ -6,7 +6,7 @@ use std::io;
 use rustls::client::UnbufferedClientConnection;
 
 use crate::gateway::http::authority::Authority;
-use crate::gateway::proxy::context::{Context, READ};
+use crate::gateway::proxy::context::Context;
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::tls::session::{Session, SessionError};
 use crate::gateway::tls::upstream;
@@ -108,11 +108,7 @@ impl Link {
         plain: impl FnMut(&[u8]),
     ) -> Result<Received, LinkError> {
         let start = self.tls.leftover().len();
-        let end = (start + READ).min(context.input.len());
-        if let Some(front) = context.input.get_mut(..start) {
-            front.copy_from_slice(self.tls.leftover());
-        }
-        let room = context.input.get_mut(start..end).unwrap_or_default();
+        let room = context.record_room(self.tls.leftover());
         let received = self.socket.read(room).map_err(LinkError::Io)?;
         if let Received::Data(length) = received {
             let records = context.input.get_mut(..start + length).unwrap_or_default();
