@@ -37,6 +37,8 @@ pub(crate) enum EgressError {
     /// Another network has the name of ours.
     NameTaken(String),
     Gateway(String),
+    /// They are not in force, or nobody can tell.
+    Rules(String),
 }
 
 impl EgressError {
@@ -56,6 +58,9 @@ impl EgressError {
                 "remove it: podman network rm {name}, or set another session_prefix in the base config"
             ),
             EgressError::Gateway(_) => install.to_owned(),
+            EgressError::Rules(_) => format!(
+                "look for what keeps podman's hook from running: a wrapper, a containers.conf; {install}"
+            ),
         })
     }
 }
@@ -87,6 +92,9 @@ impl fmt::Display for EgressError {
                 "the name {name:?} belongs to another network, which is left alone"
             ),
             EgressError::Gateway(why) => write!(f, "the gateway did not come up: {why}"),
+            EgressError::Rules(why) => {
+                write!(f, "the network's rules are not in force: {why}")
+            }
         }
     }
 }
