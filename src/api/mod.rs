@@ -288,6 +288,9 @@ pub(crate) struct EgressStatus {
     /// Why the gateway does not go by the newest policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) policy_problem: Option<String>,
+    /// That the gateway refuses all that is new, as it cannot record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) audit_problem: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

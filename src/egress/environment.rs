@@ -54,12 +54,26 @@ pub(crate) fn variables(
     for (name, value) in [
         ("NODE_USE_ENV_PROXY", "1"),
         ("DENO_TLS_CA_STORE", "system,mozilla"),
+        // A refusal is final; pip would try five times more, for eight seconds.
+        ("PIP_RETRIES", "2"),
     ] {
         variables.push((name.to_owned(), value.to_owned()));
     }
+    variables.push(("GIT_SSH_COMMAND".to_owned(), ssh(gateway)));
     let registries = registries.iter();
     variables.extend(registries.map(|(name, value)| ((*name).to_owned(), value.clone())));
     variables
+}
+
+/// ssh has no proxy variable: nc speaks SOCKS5 for it. No configuration is read,
+/// as ssh refuses one that belongs to a user whom the sandbox does not know.
+fn ssh(gateway: Ipv4Addr) -> String {
+    let socks = PORTS.socks;
+    // Only words without quotes: git, ssh and two shells take it apart.
+    let help = "umwelt: %h port %p was not reached. Where no rule allows it, ask with the egress tool: op add, kind tcp, host %h, port %p";
+    format!(
+        "ssh -F none -o 'ProxyCommand=sh -c \"nc -N -X 5 -x {gateway}:{socks} %h %p || echo {help} >&2\"'"
+    )
 }
 
 #[cfg(test)]
@@ -85,6 +99,11 @@ mod tests {
             assert_eq!(value(name), Some(BUNDLE), "{name}");
         }
         assert_eq!(value("PIP_INDEX_URL"), Some("https://example.org/simple"));
+        let ssh = value("GIT_SSH_COMMAND").unwrap();
+        assert!(
+            ssh.starts_with("ssh ") && ssh.contains("-x 10.89.0.2:1080 %h %p"),
+            "{ssh}"
+        );
         let mut names: Vec<&String> = variables.iter().map(|(name, _)| name).collect();
         let count = names.len();
         names.sort();

@@ -44,6 +44,8 @@ pub(crate) enum EgressError {
     Gateway(String),
     /// What `[[egress.expect]]` says is not so; those that differ.
     Unexpected(Vec<CheckEntry>),
+    /// They are not in force, or nobody can tell.
+    Rules(String),
 }
 
 impl EgressError {
@@ -65,6 +67,9 @@ impl EgressError {
             EgressError::Gateway(_) => install.to_owned(),
             EgressError::Unexpected(_) => "correct the rules or the [[egress.expect]] entries; or set verify_at_start = false below [egress], start the sandbox, and see: umwelt-ctl egress verify"
                 .to_owned(),
+            EgressError::Rules(_) => format!(
+                "look for what keeps podman's hook from running: a wrapper, a containers.conf; {install}"
+            ),
         })
     }
 }
@@ -101,6 +106,9 @@ impl fmt::Display for EgressError {
                 "the network is not what [[egress.expect]] says:\n{}",
                 check::render_different(checks)
             ),
+            EgressError::Rules(why) => {
+                write!(f, "the network's rules are not in force: {why}")
+            }
         }
     }
 }

@@ -79,6 +79,8 @@ pub(crate) struct Denial {
     pub(crate) cause: Cause,
     pub(crate) reason: String,
     pub(crate) hint: Option<String>,
+    /// The body is called plain text: git shows no other.
+    pub(crate) is_text: bool,
 }
 
 impl Denial {
@@ -87,6 +89,7 @@ impl Denial {
             cause,
             reason: reason.into(),
             hint: None,
+            is_text: false,
         }
     }
 
@@ -239,8 +242,12 @@ pub(crate) fn response(
     } else {
         ""
     };
+    let content = match denial.is_text {
+        true => "text/plain",
+        false => "application/json",
+    };
     let mut out = format!(
-        "HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nCache-Control: no-store\r\n{connection}\r\n",
+        "HTTP/1.1 {} {}\r\nContent-Type: {content}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n{connection}\r\n",
         denial.cause.status(),
         denial.cause.phrase(),
         body.len(),
@@ -285,6 +292,7 @@ mod tests {
         let (head, body) = answer(&denial, &wanted, false);
         assert!(head.starts_with("HTTP/1.1 403 Denied"));
         assert!(head.contains("Connection: close"));
+        assert!(head.contains("Content-Type: application/json"));
         let value: serde_json::Value = serde_json::from_str(&body).unwrap();
         assert_eq!(value["error"], "egress_denied");
         assert_eq!(value["workspace"], "0123abcd");
@@ -292,6 +300,18 @@ mod tests {
         let ask = serde_json::json!({"tool": "egress", "arguments": {
             "op": "add", "kind": "https", "host": "a.example.org", "port": 443, "paths": "/x/*"}});
         assert_eq!(value["ask"], ask);
+    }
+
+    #[test]
+    fn what_is_called_plain_text_says_the_same() {
+        let denial = Denial::new(Cause::Denied, "no");
+        let text = Denial {
+            is_text: true,
+            ..denial.clone()
+        };
+        let (head, body) = answer(&text, &Wanted::default(), false);
+        assert!(head.contains("Content-Type: text/plain"));
+        assert_eq!(body, answer(&denial, &Wanted::default(), false).1);
     }
 
     #[test]

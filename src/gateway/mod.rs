@@ -150,6 +150,8 @@ struct Gateway {
     poll: Poll,
     shared: Arc<Shared>,
     policy: PolicyFile,
+    /// As it was told last.
+    audit_is_well: bool,
     watch: Option<std::os::fd::OwnedFd>,
     workers: Vec<Mailbox<Mail>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
@@ -199,6 +201,7 @@ impl Gateway {
             poll,
             shared,
             policy,
+            audit_is_well: true,
             watch,
             workers,
             threads,
@@ -243,6 +246,7 @@ impl Gateway {
             }
             self.drain_watch();
             self.look_at_policy(supervisor);
+            self.look_at_audit(supervisor);
         }
     }
 
@@ -273,6 +277,15 @@ impl Gateway {
                 supervisor
                     .tell(&serde_json::json!({"event": "policy", "state": "broken", "why": why}));
             }
+        }
+    }
+
+    /// Told when it turns, for whoever asks why everything is refused.
+    fn look_at_audit(&mut self, supervisor: &Supervisor) {
+        let is_well = self.shared.audit.is_ready();
+        if std::mem::replace(&mut self.audit_is_well, is_well) != is_well {
+            let state = if is_well { "well" } else { "failing" };
+            supervisor.tell(&serde_json::json!({"event": "audit", "state": state}));
         }
     }
 

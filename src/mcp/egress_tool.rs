@@ -118,6 +118,7 @@ fn output() -> Value {
                     "rules_digest": text,
                     "policy_digest": text,
                     "policy_problem": text,
+                    "audit_problem": text,
                 },
                 "required": ["gateway", "gateway_restarts", "policy_digest"],
                 "additionalProperties": false,

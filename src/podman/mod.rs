@@ -134,6 +134,10 @@ pub(crate) enum PodmanError {
     NameTaken {
         name: String,
     },
+    /// The hook with the rules of the network could not be run, or has failed.
+    Hook {
+        why: String,
+    },
     /// The container runs, but pid 1 did not speak.
     NoHandshake {
         detail: String,
@@ -152,6 +156,10 @@ impl PodmanError {
             PodmanError::MissingImage { image } => Some(format!(
                 "build it: podman build -t {image} containerfiles/sandbox, or without a container registry: containerfiles/sandbox/mmdebstrap.sh image.tar && podman import image.tar {image}"
             )),
+            PodmanError::Hook { .. } => Some(
+                "to record where nft is, and to make what egress needs, run: umwelt-install install"
+                    .to_owned(),
+            ),
             PodmanError::NameTaken { name } => Some(format!(
                 "remove it: podman rm --force {name}, or set another session_prefix in the base config"
             )),
@@ -185,6 +193,9 @@ impl fmt::Display for PodmanError {
                 f,
                 "the name {name:?} belongs to another container, which is left alone"
             ),
+            PodmanError::Hook { why } => {
+                write!(f, "the network's rules could not be put in force: {why}")
+            }
             PodmanError::NoHandshake { detail } => {
                 write!(f, "the sandbox did not come up: {detail}")
             }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::egress::EgressError;
 use crate::egress::environment::{self, BUNDLE, PORTS};
 use crate::egress::setup::HOOKS_DIR;
 use crate::egress::targets::LOOPBACK;
@@ -23,14 +24,13 @@ use crate::run::lifecycle::TaskKind;
 use crate::run::network::Egress;
 use crate::run::poller::Timer;
 use crate::run::task::{Finished, Task};
-use crate::run::verify::{Verified, VerifyError};
+use crate::run::verify::Verified;
 
 /// It starts nft, which takes a moment.
 const READ_BACK_LIMIT: Duration = Duration::from_secs(30);
 /// For all attempts: each of them is refused at once, or the sandbox is not
 /// used.
 const PROBE_LIMIT: Duration = Duration::from_secs(35);
-const CHECK: &str = "network rules";
 
 /// A sandbox that is sealed but for its network.
 #[derive(Debug)]
@@ -42,10 +42,7 @@ pub(crate) struct Checking {
 }
 
 fn failed(detail: impl Into<String>) -> Error {
-    Error::Verify(VerifyError {
-        check: CHECK,
-        detail: detail.into(),
-    })
+    EgressError::Rules(detail.into()).into()
 }
 
 impl ControlPlane {
@@ -106,13 +103,16 @@ impl ControlPlane {
         }
     }
 
-    /// What the hook said, where podman only knows that it failed.
-    pub(crate) fn hook_said(&self) -> Option<String> {
+    /// What the hook said, where podman only knows that it failed; or that
+    /// podman could not run it.
+    pub(crate) fn hook_failure(&self, finished: &Finished) -> Option<String> {
         self.egress.as_ref()?;
         let path = self.context.names.runtime.join(HOOK_SAID);
-        let text = std::fs::read_to_string(path).ok()?;
-        let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
-        Some(line.to_owned())
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let said = text.lines().map(str::trim).find(|line| !line.is_empty());
+        let last = finished.last_words();
+        said.or_else(|| last.contains("hook").then_some(last))
+            .map(str::to_owned)
     }
 
     /// Hands the sandbox back where it has no network; else goes on to try

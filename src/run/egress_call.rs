@@ -101,6 +101,7 @@ impl ControlPlane {
             rules_digest: egress.digest.clone(),
             policy_digest: egress.setup.policy.digest(),
             policy_problem: gateway.policy_problem.as_deref().map(printable),
+            audit_problem: gateway.is_audit_failing.then(|| AUDIT_FAILS.to_owned()),
         })
     }
 }
@@ -114,6 +115,8 @@ impl ControlPlane {
 }
 
 const OFF: &str = "this workspace has no network";
+const AUDIT_FAILS: &str =
+    "the egress audit cannot be written, so nothing new is allowed: make room on the host's disk";
 
 fn refused(message: impl Into<String>) -> ApiError {
     ApiError::new(ErrorKind::Refused, message)

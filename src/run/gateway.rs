@@ -44,6 +44,8 @@ pub(crate) struct Gateway {
     pub(crate) restarts: u32,
     /// What it says of the policy, where that is not all good.
     pub(crate) policy_problem: Option<String>,
+    /// It cannot write the audit, and refuses all that is new.
+    pub(crate) is_audit_failing: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +82,9 @@ enum Event {
         state: String,
         why: Option<String>,
     },
+    Audit {
+        state: String,
+    },
     #[serde(other)]
     Other,
 }
@@ -112,6 +117,7 @@ impl ControlPlane {
         egress.gateway.link = Some(ours);
         egress.gateway.why = None;
         egress.gateway.policy_problem = None;
+        egress.gateway.is_audit_failing = false;
         egress.gateway.state = GatewayState::Starting;
         let mut command = podman::command(&self.context.search_path, spec.render_argv());
         inherit::hand_over_as_fd3(&mut command, theirs);
@@ -240,6 +246,7 @@ impl ControlPlane {
             Event::Policy { state, why } => {
                 gateway.policy_problem = why.filter(|_| state != "loaded");
             }
+            Event::Audit { state } => gateway.is_audit_failing = state != "well",
             Event::Ready {} | Event::Other => {}
         }
     }
@@ -444,6 +451,7 @@ mod tests {
             &theirs,
             r#"{"event":"policy","state":"loaded","rules":"1 https"}"#,
         );
+        send(&theirs, r#"{"event":"audit","state":"failing"}"#);
         send(&theirs, r#"{"event":"new"}"#);
         send(&theirs, "{");
         drop(theirs);
@@ -458,6 +466,7 @@ mod tests {
                 Event::Ready {},
                 Event::Policy { why: Some(_), .. },
                 Event::Policy { why: None, .. },
+                Event::Audit { .. },
                 Event::Other,
                 Event::Other
             ]

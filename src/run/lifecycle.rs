@@ -314,12 +314,13 @@ impl ControlPlane {
                 name: self.context.spec.name.clone(),
             };
         }
+        if let Some(why) = self.hook_failure(finished) {
+            return PodmanError::Hook { why };
+        }
         PodmanError::Failed {
             what: "create the sandbox",
             status: finished.status,
-            stderr: self
-                .hook_said()
-                .unwrap_or_else(|| finished.last_words().to_owned()),
+            stderr: finished.last_words().to_owned(),
         }
     }
 

@@ -145,6 +145,11 @@ impl Gateway {
         read_line(&mut self.stdout)
     }
 
+    /// What it says next to whoever has started it.
+    pub(crate) fn told(&mut self) -> Value {
+        read_line(&mut self.stdout)
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

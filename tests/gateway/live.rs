@@ -155,7 +155,7 @@ fn limit_files(gateway: &Gateway, length: Option<u64>) {
 fn an_open_connection_is_refused_when_the_disk_is_full_and_goes_on_after() {
     let setup = Setup::new();
     let server = Server::echo(&setup.pki);
-    let gateway = setup.start(&policy(&[https("a.example.org", server.port, &["*"])], &[]));
+    let mut gateway = setup.start(&policy(&[https("a.example.org", server.port, &["*"])], &[]));
     let host = format!("a.example.org:{}", server.port);
     let mut client = Client::open(&gateway, "a.example.org", server.port);
     assert_eq!(client.get(&host, "/before").status, 200);
@@ -166,6 +166,11 @@ fn an_open_connection_is_refused_when_the_disk_is_full_and_goes_on_after() {
     assert!(matches!(first, 200 | 503));
     assert_eq!(client.get(&host, "/during").status, 503);
     assert_eq!(client.get(&host, "/during").status, 503);
+    let told = gateway.told();
+    assert_eq!(
+        (&told["event"], &told["state"]),
+        (&"audit".into(), &"failing".into())
+    );
     limit_files(&gateway, None);
     let until = Instant::now() + PATIENCE;
     while client.get(&host, "/after").status != 200 {
@@ -175,6 +180,7 @@ fn an_open_connection_is_refused_when_the_disk_is_full_and_goes_on_after() {
     for path in ["/first", "/during", "/after"] {
         gateway.audited(|line| line["path"] == path);
     }
+    assert_eq!(gateway.told()["state"], "well");
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod gateway;
 mod inspected;
 mod live;
 mod names;
+mod node;
 mod prober;
 mod relays;
 mod server;

@@ -1,6 +1,8 @@
 //! The head of a request -> what to send on, or why not. The verdict falls
 //! here, before anything of the request reaches the server.
 
+use httparse::Header;
+
 use crate::gateway::denial::{Cause, Denial};
 use crate::gateway::http::authority::Authority;
 use crate::gateway::http::body::{Body, Chunked};
@@ -76,7 +78,9 @@ pub(crate) fn judge(
     let mut room = head::no_fields();
     let (head, fields) =
         head::parse_request(bytes, &mut room).map_err(|error| Box::new(Refused::of_head(error)))?;
+    let is_text = is_git(fields);
     let refuse = |denial: Denial| {
+        let denial = Denial { is_text, ..denial };
         Box::new(Refused {
             method: Some(head.method.chars().take(32).collect()),
             ..Refused::whole(denial)
@@ -122,6 +126,13 @@ pub(crate) fn judge(
         private,
         rule,
     })
+}
+
+/// It tells its user what a server says only where that is plain text.
+fn is_git(fields: &[Header<'_>]) -> bool {
+    let agent = |field: &&Header<'_>| field.name.eq_ignore_ascii_case("user-agent");
+    let mut agents = fields.iter().filter(agent);
+    agents.any(|field| field.value.starts_with(b"git/"))
 }
 
 fn body_of(framing: Framing) -> Body {
