@@ -213,18 +213,16 @@ impl Printer {
     fn print_all(&mut self, sources: &mut Sources, last: Option<usize>) -> Result<bool, Error> {
         let mut batch = VecDeque::new();
         while let Some(line) = sources.next()? {
-            if !self.is_wanted(&line) {
-                continue;
+            if self.is_wanted(&line) {
+                batch.push_back(line);
             }
-            batch.push_back(line);
-            match last {
-                Some(most) if batch.len() > most => drop(batch.pop_front()),
-                None if batch.len() == BATCH => {
-                    if !self.write(&std::mem::take(&mut batch).into_iter().collect::<Vec<_>>()) {
-                        return Ok(false);
-                    }
+            if last.is_some_and(|most| batch.len() > most) {
+                batch.pop_front();
+            } else if last.is_none() && batch.len() == BATCH {
+                if !self.write(batch.make_contiguous()) {
+                    return Ok(false);
                 }
-                _ => {}
+                batch.clear();
             }
         }
         Ok(self.write(batch.make_contiguous()))

@@ -38,6 +38,8 @@ pub(super) struct Wanted {
     pub(super) path: Option<String>,
     method: Option<String>,
     private: bool,
+    /// The client cannot do with a gateway that looks in.
+    uninspected: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,6 +55,11 @@ const MAX_PATH: usize = 200;
 const NAME_NOTE: &str = "only if a program needs it: one that looks the name up itself does not \
     use the proxy, and then also needs a tcp rule";
 const PRIVATE_NOTE: &str = "only if this host is meant to be in your own network";
+const TUNNEL_NOTE: &str = "in place of the rule that has the host inspected, and only if the \
+    program cannot do with umwelt's certificates and HTTP/1.1: nothing it sends is looked at then";
+/// As the gateway says it.
+const TLS_FAILED: &str = "TLS with the client failed";
+const NO_HTTP1: &str = "the client offers no HTTP/1.1";
 const TCP_NOTE: &str = "the kernel knows addresses only: write the host's name, if it has one. The \
     rule counts from the next start; before, through SOCKS5";
 
@@ -63,9 +70,11 @@ impl Wanted {
         let why = record.why.as_deref().unwrap_or_default();
         let is = |refusal: Refusal| why == refusal.as_str();
         let is_private = why.contains("\"private = true\"");
+        let is_blind = why.starts_with(TLS_FAILED) || why.starts_with(NO_HTTP1);
         let kind = match record.kind.as_str() {
             "https" | "tunnel" | "websocket" | "tcp" if is_private => kind_of(record),
             "https" if is(Refusal::Host) || is(Refusal::Port) => Kind::Https,
+            "https" if is_blind => Kind::Https,
             "https" if is(Refusal::Path) || is(Refusal::Method) => Kind::Https,
             "tcp" if is(Refusal::Host) || is(Refusal::Port) => Kind::Tcp,
             "dns" => Kind::Name,
@@ -81,6 +90,7 @@ impl Wanted {
             path: path.filter(|_| kind == Kind::Https).map(checked),
             method,
             private: is_private,
+            uninspected: is_blind,
         };
         wanted.rule().is_some().then_some(wanted)
     }
@@ -96,6 +106,7 @@ impl Wanted {
         match &mut rule {
             NewRule::Https(rule) => {
                 rule.private = self.private;
+                rule.inspect = !self.uninspected;
                 if let Some(method) = &self.method {
                     rule.methods = Some(vec![parse_method(method).ok()?]);
                 }
@@ -111,6 +122,7 @@ impl Wanted {
         let toml = egress_edit::add(Path::new(".umwelt.toml"), "", &rule).ok()?;
         let note = match self.kind {
             _ if self.private => Some(PRIVATE_NOTE),
+            _ if self.uninspected => Some(TUNNEL_NOTE),
             Kind::Name => Some(NAME_NOTE),
             Kind::Tcp if self.host.parse::<IpAddr>().is_ok() => Some(TCP_NOTE),
             _ => None,
@@ -162,6 +174,9 @@ fn command(rule: &NewRule, workspace: &str) -> String {
             }
             for method in rule.methods.iter().flatten() {
                 words.push(format!("--method {}", shell_word(method)));
+            }
+            if !rule.inspect {
+                words.push("--no-inspect".to_owned());
             }
             if rule.private {
                 words.push("--private".to_owned());
@@ -224,6 +239,10 @@ mod tests {
             (
                 r#""kind":"https","method":"GET","host":"x.example.org","port":443,"path":"/a/b","why":"the host has the address 10.0.0.1 (private), and no rule with \"private = true\" allows that""#,
                 "https x.example.org --path '/a/*' --private /w",
+            ),
+            (
+                r#""kind":"https","method":"CONNECT","host":"x.example.org","port":443,"why":"the client offers no HTTP/1.1; have the person allow the host with inspect = false""#,
+                "https x.example.org --no-inspect /w",
             ),
             (
                 r#""kind":"tcp","host":"x.example.org","port":22,"why":"no rule names this port of the host""#,

@@ -72,7 +72,7 @@ impl Timeline {
 
     fn widen(&mut self) {
         let wider = WIDTHS.into_iter().find(|width| *width > self.width);
-        let wider = wider.unwrap_or(self.width.saturating_mul(2));
+        let wider = wider.unwrap_or_else(|| self.width.saturating_mul(2));
         let factor = wider / self.width;
         for (at, bin) in std::mem::take(&mut self.bins) {
             let sum = self.bins.entry(at / factor).or_default();
