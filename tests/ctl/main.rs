@@ -9,6 +9,7 @@
 
 #[path = "../common/control_plane.rs"]
 mod control_plane;
+mod egress;
 mod exec;
 mod grant;
 mod home;
