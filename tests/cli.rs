@@ -22,8 +22,8 @@ const NAMES: [&str; 7] = [
     "umwelt-init",
     "umwelt-gateway",
 ];
-const SUBCOMMANDS: [&str; 10] = [
-    "status", "stop", "exec", "shell", "list", "grant", "revoke", "trust", "log", "wt",
+const SUBCOMMANDS: [&str; 11] = [
+    "status", "stop", "exec", "shell", "list", "grant", "revoke", "trust", "egress", "log", "wt",
 ];
 
 const INSTALL_SUBCOMMANDS: [&str; 7] = [
@@ -117,11 +117,11 @@ fn a_wrong_use_of_ctl_names_what_is_valid() {
     let cases = [
         (
             &[][..],
-            "valid are: status, stop, exec, shell, list, grant, revoke, trust, log, wt",
+            "valid are: status, stop, exec, shell, list, grant, revoke, trust, egress, log, wt",
         ),
         (
             &["dance"],
-            "valid are: status, stop, exec, shell, list, grant, revoke, trust, log, wt",
+            "valid are: status, stop, exec, shell, list, grant, revoke, trust, egress, log, wt",
         ),
         (&["--json"], "valid are: --help, --version"),
         (

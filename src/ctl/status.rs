@@ -25,7 +25,8 @@ Shows all sandboxes: the session id, the state, how long the control plane has
 run, commands running and in all, clients, and the workspace.
 
 A sandbox is dead when nobody answers on its socket, or when a container or a
-network is left without a control plane; \"umwelt-ctl stop --hard\" removes what is left.
+network is left without a control plane; \"umwelt-ctl stop --hard\" removes what
+is left.
 One is hung when its control plane does not answer within 2 seconds.
 
 Options:
