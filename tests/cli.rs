@@ -22,8 +22,9 @@ const NAMES: [&str; 7] = [
     "umwelt-init",
     "umwelt-gateway",
 ];
-const SUBCOMMANDS: [&str; 11] = [
-    "status", "stop", "exec", "shell", "list", "grant", "revoke", "trust", "log", "audit", "wt",
+const SUBCOMMANDS: [&str; 12] = [
+    "status", "stop", "exec", "shell", "list", "grant", "revoke", "trust", "egress", "log",
+    "audit", "wt",
 ];
 
 const INSTALL_SUBCOMMANDS: [&str; 7] = [
@@ -117,11 +118,11 @@ fn a_wrong_use_of_ctl_names_what_is_valid() {
     let cases = [
         (
             &[][..],
-            "valid are: status, stop, exec, shell, list, grant, revoke, trust, log, audit, wt",
+            "valid are: status, stop, exec, shell, list, grant, revoke, trust, egress, log, audit, wt",
         ),
         (
             &["dance"],
-            "valid are: status, stop, exec, shell, list, grant, revoke, trust, log, audit, wt",
+            "valid are: status, stop, exec, shell, list, grant, revoke, trust, egress, log, audit, wt",
         ),
         (&["--json"], "valid are: --help, --version"),
         (

@@ -25,7 +25,8 @@ Shows all sandboxes: the session id, the state, how long the control plane has
 run, commands running and in all, clients, and the workspace.
 
 A sandbox is dead when nobody answers on its socket, or when a container or a
-network is left without a control plane; \"umwelt-ctl stop --hard\" removes what is left.
+network is left without a control plane; \"umwelt-ctl stop --hard\" removes what
+is left.
 One is hung when its control plane does not answer within 2 seconds.
 
 Options:
@@ -79,19 +80,17 @@ fn collect(place: &Place) -> Result<Vec<Sandbox>, Error> {
             sandboxes.insert(sid.to_string(), Sandbox::new(sid, condition));
         }
     }
-    let containers = leftover::find_all(&place.prefix).unwrap_or_else(|error| {
-        log::warn!("containers of dead sandboxes are not shown: {error}");
-        Vec::new()
+    let left = leftover::find_all(&place.prefix)
+        .and_then(|containers| Ok((containers, leftover::find_all_networks(&place.prefix)?)));
+    let (containers, networks) = left.unwrap_or_else(|error| {
+        log::warn!("what dead sandboxes have left is not shown: {error}");
+        (Vec::new(), Vec::new())
     });
     for container in containers {
         let sandbox = of(place, &mut sandboxes, container.sid)?;
         sandbox.workspace = sandbox.workspace.take().or(container.workspace);
         sandbox.containers.push(container.name);
     }
-    let networks = leftover::find_all_networks(&place.prefix).unwrap_or_else(|error| {
-        log::warn!("networks of dead sandboxes are not shown: {error}");
-        Vec::new()
-    });
     for network in networks {
         let sandbox = of(place, &mut sandboxes, network.sid)?;
         sandbox.networks.push(network.name);

@@ -270,10 +270,15 @@ impl Stop<'_> {
     }
 
     fn networks_or_none(&self) -> Vec<Network> {
-        leftover::find_networks(self.prefix, &self.target.sid).unwrap_or_else(|error| {
-            log::warn!("networks are not looked at: {error}");
-            Vec::new()
-        })
+        match leftover::find_networks(self.prefix, &self.target.sid) {
+            Ok(networks) => networks,
+            // Said of the containers already.
+            Err(CtlError::NoPodman) => Vec::new(),
+            Err(error) => {
+                log::warn!("networks are not looked at: {error}");
+                Vec::new()
+            }
+        }
     }
 
     fn still_there(&self, wait: Duration) -> Error {

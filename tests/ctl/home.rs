@@ -43,6 +43,7 @@ impl Home {
             root,
             _temp: temp,
         };
+        home.networks("[]");
         home.podman("[]");
         home
     }
@@ -68,7 +69,9 @@ impl Home {
         let script = format!(
             "#!/bin/sh\nroot='{}'\necho \"$*\" >> \"$root/podman.log\"\n\
              case $1 in\nps) cat \"$root/containers\" ;;\n\
-             rm) echo '[]' > \"$root/containers\" ;;\n*) exit 125 ;;\nesac\n",
+             rm) echo '[]' > \"$root/containers\" ;;\n\
+             network) case $2 in\nls) cat \"$root/networks\" ;;\n\
+             rm) echo '[]' > \"$root/networks\" ;;\nesac ;;\n*) exit 125 ;;\nesac\n",
             self.root.display()
         );
         // Written by a shell: while this process has it open for writing,
@@ -87,6 +90,11 @@ impl Home {
                 .status();
             assert!(status.unwrap().success());
         }
+    }
+
+    /// The same for networks.
+    pub(crate) fn networks(&self, networks: &str) {
+        std::fs::write(self.path("networks"), networks).unwrap();
     }
 
     pub(crate) fn no_podman(&self) {

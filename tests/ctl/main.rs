@@ -10,6 +10,7 @@
 mod audit;
 #[path = "../common/control_plane.rs"]
 mod control_plane;
+mod egress;
 mod exec;
 mod grant;
 mod home;

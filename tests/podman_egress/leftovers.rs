@@ -60,7 +60,7 @@ fn networks_of_a_dead_control_plane_are_shown_and_removed() {
     let (stopped, said) = ctl(&["stop", "--hard", workspace]);
     assert!(stopped && said.contains("removed network"), "{said}");
     assert_eq!(host::containers(&place.sid()), Vec::<String>::new());
-    assert_eq!(networks(&place), [foreign.clone()]);
+    assert_eq!(networks(&place), std::slice::from_ref(&foreign));
     host::podman(&["network", "rm", &foreign]);
     let (again, said) = ctl(&["stop", "--hard", workspace]);
     assert!(!again && said.contains("no sandbox"), "{said}");

@@ -22,10 +22,11 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "egress",
     help: "\
 Usage: umwelt-ctl egress list [--json] [WORKSPACE]
-       umwelt-ctl egress add https HOST [--port N] [--path PATTERN]… [--method M]…
-                                   [--no-inspect] [--private] [WORKSPACE]
+       umwelt-ctl egress add https HOST [--port N] [--path PATTERN]…
+                  [--method M]… [--no-inspect] [--private] [WORKSPACE]
        umwelt-ctl egress add tcp HOST PORT [--private] [WORKSPACE]
-       umwelt-ctl egress remove https HOST [--port N] [--path PATTERN]… [WORKSPACE]
+       umwelt-ctl egress remove https HOST [--port N] [--path PATTERN]…
+                  [WORKSPACE]
        umwelt-ctl egress remove tcp HOST PORT [WORKSPACE]
        umwelt-ctl egress verify [--json] [WORKSPACE]
 
@@ -45,7 +46,8 @@ Options:
       --path PATTERN  a path that is allowed, with * at its end a prefix; may be
                       given again (default: all). To remove: only the rule with
                       these
-      --method M      a method that is allowed; may be given again (default: all)
+      --method M      a method that is allowed; may be given again (default:
+                      all)
       --no-inspect    a tunnel that is not looked into
       --private       also where the name leads to a private address
       --json          print one JSON object
@@ -207,7 +209,7 @@ mod tests {
     fn args(line: &str) -> Result<Args, Error> {
         let words = line.split(' ').map(std::ffi::OsString::from);
         match SUBCOMMAND.parse(words.collect())? {
-            Parsed::Run(args) => Ok(args),
+            Parsed::Run(args) => Ok(*args),
             other => panic!("{other:?}"),
         }
     }

@@ -1,0 +1,207 @@
+//! egress: rules in the workspace file where nothing runs, and what a control
+//! plane is asked otherwise.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::home::Home;
+
+const TEXT: &str = "# mine\n[egress]\nenabled = true\n";
+
+fn file(home: &Home) -> PathBuf {
+    PathBuf::from(&home.workspace).join(".umwelt.toml")
+}
+
+fn text(home: &Home) -> String {
+    std::fs::read_to_string(file(home)).unwrap()
+}
+
+/// A home whose registries are no matter, with a file that was accepted.
+fn home() -> Home {
+    let home = Home::new();
+    std::fs::create_dir_all(home.path("config/umwelt")).unwrap();
+    let base = "[egress]\nregistries = []\n[[egress.https]]\nhost = \"base.example.org\"\n";
+    std::fs::write(home.path("config/umwelt/umwelt.toml"), base).unwrap();
+    std::fs::write(file(&home), TEXT).unwrap();
+    assert_eq!(home.run(&["trust", "--yes", &home.workspace]).code, Some(0));
+    home
+}
+
+#[test]
+fn without_a_sandbox_the_file_is_changed_and_stays_accepted() {
+    let home = home();
+    let run = |words: &str| {
+        let mut args = vec!["egress"];
+        args.extend(words.split(' '));
+        args.push(&home.workspace);
+        let ran = home.run(&args);
+        assert_eq!(ran.code, Some(0), "{words}: {ran:?}");
+        ran.text().to_owned()
+    };
+    let add = "add https a.example.org --port 8443 --path /x --path /y/* --method GET --private";
+    let said = run(add);
+    assert!(said.contains("written to .umwelt.toml"), "{said}");
+    assert!(said.contains("next start"), "{said}");
+    let rule = "[[egress.https]]\nhost = \"a.example.org\"\nport = 8443\npaths = [\"/x\", \"/y/*\"]\nmethods = [\"GET\"]\nprivate = true\n";
+    assert_eq!(text(&home), format!("{TEXT}\n{rule}"));
+    assert!(run(add).contains("nothing was changed"));
+    assert!(run("add https base.example.org").contains("already, from the base config"));
+    run("add tcp b.example.org 22");
+    run("add https c.example.org --no-inspect");
+    assert!(text(&home).contains("inspect = false"));
+    let trust = home.run(&["trust", "--diff", &home.workspace]);
+    assert!(trust.text().contains("is accepted as it is"), "{trust:?}");
+
+    let list = run("list");
+    for part in [
+        "network  egress",
+        "base.example.org",
+        "/x /y/* by GET",
+        "b.example.org",
+    ] {
+        assert!(list.contains(part), "{part}: {list}");
+    }
+    let json: Value = serde_json::from_str(&run("list --json")).unwrap();
+    let sources: Vec<&str> = json["rules"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|rule| rule["source"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        sources.iter().filter(|source| **source == "base").count(),
+        1
+    );
+
+    run("remove https a.example.org --port 8443 --path /y/* --path /x");
+    run("remove tcp b.example.org 22");
+    run("remove https c.example.org");
+    assert_eq!(text(&home), TEXT);
+    let none = home.run(&[
+        "egress",
+        "remove",
+        "tcp",
+        "b.example.org",
+        "22",
+        &home.workspace,
+    ]);
+    assert_eq!(none.code, Some(1));
+    assert!(none.stderr.contains("no rule for"), "{none:?}");
+    let base = home.run(&[
+        "egress",
+        "remove",
+        "https",
+        "base.example.org",
+        &home.workspace,
+    ]);
+    assert!(
+        base.stderr.contains("only rules of the workspace file"),
+        "{base:?}"
+    );
+}
+
+#[test]
+fn file_that_was_not_accepted_is_not_changed() {
+    let home = home();
+    let edited = format!("{TEXT}# more\n");
+    std::fs::write(file(&home), &edited).unwrap();
+    for words in [["add", "tcp"], ["remove", "tcp"]] {
+        let ran = home.run(
+            &[
+                &["egress"][..],
+                &words,
+                &["a.example.org", "22", &home.workspace],
+            ]
+            .concat(),
+        );
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("umwelt-ctl trust"), "{ran:?}");
+    }
+    assert_eq!(text(&home), edited);
+    let list = home.run(&["egress", "list", &home.workspace]);
+    assert!(list.text().contains("network  none"), "{list:?}");
+    assert!(list.text().contains("note: "), "{list:?}");
+}
+
+#[test]
+fn running_sandbox_is_asked_and_a_difference_is_a_failure() {
+    let home = home();
+    let control_plane = home.control_plane_with(|connection, request| {
+        if request["method"] != "egress" {
+            return false;
+        }
+        let check = |url: &str, got: &str, ok: bool| {
+            json!({"url": url, "expected": "allow", "got": got, "ok": ok, "why": "\u{1b}[2J", "source": "base"})
+        };
+        let checks = match request["params"]["op"].as_str() {
+            Some("verify") => vec![
+                check("https://a.example.org/", "allow", true),
+                check("tcp://a.example.org:22", "failed", false),
+            ],
+            _ => Vec::new(),
+        };
+        let reply = json!({"network": "egress", "changed": checks.is_empty(), "rules": [], "hosts": [],
+            "checks": checks, "notices": []});
+        connection.result(request["id"].as_u64().unwrap(), reply);
+        true
+    });
+    let asked = || control_plane.requests("egress").pop().unwrap()["params"].take();
+    let ran = home.run(&["egress", "verify", &home.workspace]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(
+        ran.text().contains("DIFFERS") && !ran.text().contains('\u{1b}'),
+        "{ran:?}"
+    );
+    assert_eq!(asked(), json!({"op": "verify"}));
+    let tunnel = [
+        "egress",
+        "add",
+        "https",
+        "a.example.org",
+        "--no-inspect",
+        &home.workspace,
+    ];
+    let ran = home.run(&tunnel);
+    assert!(ran.text().contains("running sandbox"), "{ran:?}");
+    let wanted = json!({"op": "add", "kind": "https", "host": "a.example.org", "inspect": false});
+    assert_eq!(asked(), wanted);
+    assert_eq!(text(&home), TEXT);
+}
+
+#[test]
+fn networks_that_were_left_are_shown_and_removed_after_the_containers() {
+    let home = home();
+    let labels = format!(
+        "{{\"umwelt.prefix\":\"umwelt\",\"umwelt.sid\":\"{}\"}}",
+        home.sid
+    );
+    home.networks(&format!(
+        "[{{\"name\":\"umwelt-egress-{0}\",\"labels\":{labels}}},{{\"name\":\"other\",\"labels\":{{}}}}]",
+        home.sid
+    ));
+    let status = home.run(&["status", "--json"]);
+    let rows: Value = serde_json::from_str(status.text()).unwrap();
+    assert_eq!(rows[0]["state"], "dead", "{status:?}");
+    assert_eq!(
+        rows[0]["networks"],
+        json!([format!("umwelt-egress-{}", home.sid)])
+    );
+    let ran = home.run(&["stop", &home.workspace]);
+    assert!(
+        ran.code == Some(1) && ran.stderr.contains("stop --hard"),
+        "{ran:?}"
+    );
+    let ran = home.run(&["stop", "--hard", &home.workspace]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(
+        ran.text().contains("removed network umwelt-egress-"),
+        "{ran:?}"
+    );
+    let removed = home.podman_log();
+    let removed = removed.lines().filter(|line| line.contains("network rm"));
+    assert_eq!(
+        removed.collect::<Vec<_>>(),
+        [format!("network rm umwelt-egress-{}", home.sid)]
+    );
+}
