@@ -36,9 +36,12 @@ silent() {
 
 lacks() { ! grep -nE "$1" "${@:2}"; }
 
-"$repo/scripts/release" --binary "$binary" --output "$output" >/dev/null 2>&1
+check 'it is packed' "$repo/scripts/release" --binary "$binary" --output "$output"
 # Another folder, umask and time of day make no difference.
-(umask 077 && TMPDIR=$work "$repo/scripts/release" --binary "$binary" --output "$work/again" >/dev/null 2>&1)
+umask 077
+check 'it is packed again' env TMPDIR="$work" "$repo/scripts/release" --binary "$binary" --output "$work/again"
+umask 022
+((failed == 0)) || exit 1
 check 'made again, all bytes are the same' diff -r "$output" "$work/again"
 check 'the checksums are right' env -C "$output" sha256sum --check --strict SHA256SUMS
 check 'three files are made' test "$(find "$output" -type f | wc -l)" = 3
