@@ -74,10 +74,10 @@ impl Client {
             ),
             Client::Goose => format!(
                 "# ~/.config/goose/config.yaml; what is below \"extensions\" goes into that section:\n{}\n\
-                 # Without that mode goose asks for nothing. Then, with \"goose configure\", let it call shell and list always, and ask before\n\
-                 # grant, revoke and egress; and switch off the extension \"developer\", whose shell\n\
-                 # works on the host. The text of --skill, in ~/.config/goose/.goosehints, teaches it to live\n\
-                 # in the sandbox.\n",
+                 # Without that mode goose asks for nothing. Then, with \"goose configure\", let it call\n\
+                 # shell and list always, and ask before grant, revoke and egress; and switch off the\n\
+                 # extension \"developer\", whose shell works on the host. The text of --skill, in\n\
+                 # ~/.config/goose/.goosehints, teaches it to live in the sandbox.\n",
                 goose(command)
             ),
             Client::Vscode => format!(
