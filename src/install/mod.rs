@@ -83,7 +83,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         }
     };
     let subcommand = SUBCOMMANDS
-        .into_iter()
+        .iter()
         .find(|subcommand| subcommand.name == name)
         .ok_or_else(|| unknown("subcommand", &name))?;
     match subcommand.parse(parser.raw_args()?.collect())? {
