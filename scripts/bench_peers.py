@@ -297,7 +297,7 @@ class World:
         shutil.rmtree(folder, ignore_errors=True)
         policy = self.write(f"{name}/policy.json", self.policy(rules))
         link = folder / "umwelt-gateway"
-        link.symlink_to(self.programs["umwelt"])
+        link.symlink_to(pathlib.Path(self.programs["umwelt"]).resolve())
         argv = [link, "--policy", policy, "--ca-cert", self.dir / "ca.pem"]
         argv += ["--ca-key", self.dir / "ca.key", "--roots", self.dir / "ca.pem"]
         argv += ["--audit", folder / "audit.jsonl", "--listen", "127.0.0.1"]

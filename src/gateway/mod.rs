@@ -224,6 +224,8 @@ impl Gateway {
         if let Some(socket) = supervisor.socket() {
             register(socket.as_raw_fd(), SUPERVISOR).map_err(failed)?;
         }
+        // Most of it has served the start alone.
+        drop(sys::memory::release_code());
         let mut events = Events::with_capacity(16);
         let pause = match self.watch {
             Some(_) => BACKSTOP,

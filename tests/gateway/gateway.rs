@@ -182,12 +182,13 @@ impl Gateway {
         }
     }
 
-    /// Resident memory in KiB.
+    /// Resident memory in KiB, without the program's code: that is let go
+    /// after the start, and comes back as it is needed.
     pub(crate) fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status
             .lines()
-            .find(|line| line.starts_with("VmRSS:"))
+            .find(|line| line.starts_with("RssAnon:"))
             .unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }

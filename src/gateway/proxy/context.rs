@@ -122,12 +122,10 @@ impl Context {
         }
     }
 
-    /// The room for records, with what is left of the last ones in front. It
-    /// ends where full records would, so that nothing is left over again.
+    /// The room for records, behind what is left of the last ones.
     pub(crate) fn record_room(&mut self, leftover: &[u8]) -> &mut [u8] {
         let start = leftover.len();
-        let end = if start < RECORD { READ } else { start + READ };
-        let end = end.min(self.input.len());
+        let end = records_end(start).min(self.input.len());
         if let Some(front) = self.input.get_mut(..start) {
             front.copy_from_slice(leftover);
         }
@@ -203,6 +201,15 @@ impl Context {
     }
 }
 
+/// Where full records would end, so that nothing is left over again.
+fn records_end(start: usize) -> usize {
+    match start {
+        0..RECORD => READ,
+        // Of a message in several records: there must be room for more.
+        _ => start + READ,
+    }
+}
+
 /// Descriptors that connections may not use up.
 const RESERVED_FDS: i32 = 32;
 
@@ -211,4 +218,19 @@ fn fd_limit() -> i32 {
     limit
         .and_then(|limit| i32::try_from(limit).ok())
         .map_or(i32::MAX, |limit| limit.saturating_sub(RESERVED_FDS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_ends_with_a_full_record_and_always_has_room() {
+        for leftover in [0, 1, RECORD - 1] {
+            assert_eq!(records_end(leftover) % RECORD, 0);
+        }
+        for leftover in [0, 1, RECORD - 1, RECORD, READ, 2 * READ] {
+            assert!(records_end(leftover) >= leftover + RECORD, "{leftover}");
+        }
+    }
 }

@@ -222,6 +222,15 @@ mod tests {
     }
 
     #[test]
+    fn the_quick_suite_is_first_and_none_is_lost() {
+        let before = rustls::crypto::ring::default_provider();
+        let after = quick_suite_first(&before);
+        let first = after.cipher_suites[0].suite();
+        assert_eq!(first, CipherSuite::TLS13_AES_128_GCM_SHA256);
+        assert_eq!(after.cipher_suites.len(), before.cipher_suites.len());
+    }
+
+    #[test]
     fn unreadable_files_are_named() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path());
