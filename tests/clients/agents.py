@@ -10,6 +10,7 @@ unless UMWELT_REQUIRE_AGENTS is set.
 
 import os
 import pathlib
+import signal
 import sys
 import traceback
 
@@ -45,6 +46,8 @@ def attempt(name, module, program, there):
 def main():
     if len(sys.argv) < 2:
         raise SystemExit(__doc__)
+    # The sandbox and the project are removed in any case.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     modules = pathlib.Path(sys.argv[1]) / "node_modules"
     results = []
     with There(sys.argv[2:]) as there:
