@@ -57,7 +57,7 @@ pub(super) struct Args {
 pub(super) enum Asked {
     Help,
     Version,
-    Run(Args),
+    Run(Box<Args>),
 }
 
 impl Subcommand {
@@ -96,7 +96,7 @@ impl Subcommand {
             )));
         }
         args.command = command.into_iter().map(text).collect::<Result<_, _>>()?;
-        Ok(Asked::Run(args))
+        Ok(Asked::Run(Box::new(args)))
     }
 
     /// Whatever follows the first `--` is the command's, also what looks like

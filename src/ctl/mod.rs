@@ -106,7 +106,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     match subcommand.parse(parser.raw_args()?.collect())? {
         Asked::Help => Ok(cli::print(subcommand.help)),
         Asked::Version => Ok(cli::version(NAME)),
-        Asked::Run(args) => (subcommand.run)(args),
+        Asked::Run(args) => (subcommand.run)(*args),
     }
 }
 

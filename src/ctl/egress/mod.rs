@@ -209,7 +209,7 @@ mod tests {
     fn args(line: &str) -> Result<Args, Error> {
         let words = line.split(' ').map(std::ffi::OsString::from);
         match SUBCOMMAND.parse(words.collect())? {
-            Parsed::Run(args) => Ok(args),
+            Parsed::Run(args) => Ok(*args),
             other => panic!("{other:?}"),
         }
     }
