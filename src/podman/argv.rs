@@ -183,7 +183,7 @@ pub(super) fn render_caps(resources: &Resources, _proof: &Delegated) -> [String;
 
 /// One value of `--mount`: comma-separated fields, quoted as CSV, because a
 /// path may hold commas and quotes.
-fn render_mount(mount: &Mount) -> String {
+pub(super) fn render_mount(mount: &Mount) -> String {
     let path = format!("dst={}", mount.path);
     let fields = match &mount.kind {
         MountKind::Bind { source, access } => {
@@ -238,7 +238,7 @@ fn render_cover(cover: Cover, path: String) -> Vec<String> {
     fields
 }
 
-pub(super) fn quote_csv(field: &str) -> String {
+fn quote_csv(field: &str) -> String {
     if field.contains(['"', ',', '\n', '\r']) || field.starts_with(' ') {
         format!("\"{}\"", field.replace('"', "\"\""))
     } else {

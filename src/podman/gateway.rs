@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Resources;
 use crate::podman::argv::{
-    FLOOR, LABEL_PREFIX, LABEL_ROLE, LABEL_SID, LABEL_WORKSPACE, quote_csv, render_caps,
+    FLOOR, LABEL_PREFIX, LABEL_ROLE, LABEL_SID, LABEL_WORKSPACE, render_caps, render_mount,
 };
 use crate::podman::delegation::Delegated;
 use crate::podman::network::{Lan, Layout, NetworkNames, attachment};
@@ -20,6 +20,8 @@ pub(crate) const MEMORY: u64 = 512 << 20;
 /// Threads count as processes.
 const PIDS: u64 = 128;
 const PROGRAM: &str = "/umwelt";
+/// The gateway has no use for it.
+const SHM: u64 = 64 << 10;
 /// Two for each of ten thousand tunnels.
 const DESCRIPTORS: u32 = 65536;
 
@@ -94,7 +96,12 @@ impl GatewaySpec {
             pids_limit: PIDS,
         };
         argv.extend(render_caps(&caps, &self.delegated));
-        argv.extend(self.files.mounts());
+        let mounts = self.files.mounts();
+        argv.extend(
+            mounts
+                .iter()
+                .map(|mount| format!("--mount={}", render_mount(mount))),
+        );
         argv.push("--workdir=/".to_owned());
         argv.push(format!("--entrypoint=[\"{PROGRAM}\",\"gateway\"]"));
         argv.push(IMAGE.to_owned());
@@ -124,39 +131,23 @@ impl GatewaySpec {
 }
 
 impl GatewayFiles {
-    /// Source, path inside, and access of each.
-    fn binds(&self) -> [(&Path, &'static str, Access); 6] {
-        let read = |source, path| (source, path, Access::ReadOnly);
-        [
+    /// All that is mounted; it is read back when the gateway runs.
+    pub(crate) fn mounts(&self) -> MountSet {
+        let bind = |source: &Path, path: &str, access| {
+            Mount::bind(path, &source.to_string_lossy(), access, Origin::Umwelt)
+        };
+        let read = |source, path| bind(source, path, Access::ReadOnly);
+        MountSet::merge(vec![
             read(self.exe.as_path(), PROGRAM),
             read(&self.policy, "/policy"),
             read(&self.ca_cert, "/ca/ca.pem"),
             read(&self.ca_key, "/ca/ca.key"),
             read(&self.roots, "/ca/roots.pem"),
-            (&self.audit, "/audit", Access::ReadWrite),
-        ]
+            bind(&self.audit, "/audit", Access::ReadWrite),
+            // podman's own one would be a thousand times as large.
+            Mount::tmpfs("/dev/shm", SHM, Origin::Umwelt),
+        ])
     }
-
-    fn mounts(&self) -> Vec<String> {
-        let option = |(source, path, access)| match access {
-            Access::ReadOnly => bind(source, path, "ro=true"),
-            Access::ReadWrite => bind(source, path, "rw=true"),
-        };
-        self.binds().map(option).into()
-    }
-
-    /// The same, for reading them back.
-    pub(crate) fn mount_set(&self) -> MountSet {
-        let mount = |(source, path, access): (&Path, &str, Access)| {
-            Mount::bind(path, &source.to_string_lossy(), access, Origin::Umwelt)
-        };
-        MountSet::merge(self.binds().map(mount).into())
-    }
-}
-
-fn bind(source: &Path, path: &str, access: &str) -> String {
-    let source = quote_csv(&format!("src={}", source.display()));
-    format!("--mount=type=bind,{source},dst={path},{access},bind-propagation=rprivate,nosuid,nodev")
 }
 
 #[cfg(test)]

@@ -208,7 +208,7 @@ impl ControlPlane {
             sandbox: &self.context.spec,
             exe: &self.context.exe,
             interfaces,
-            mounts: gateway.files.mount_set(),
+            mounts: gateway.files.mounts(),
         };
         verify::gateway::verify(asked, pid)
     }
