@@ -225,7 +225,7 @@ impl Gateway {
             register(socket.as_raw_fd(), SUPERVISOR).map_err(failed)?;
         }
         // Most of it has served the start alone.
-        drop(sys::memory::release_code());
+        drop(sys::memory::release_file_pages());
         let mut events = Events::with_capacity(16);
         let pause = match self.watch {
             Some(_) => BACKSTOP,
