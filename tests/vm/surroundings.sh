@@ -18,7 +18,8 @@ clean_up() {
     rm -rf "$place" /tmp/*-"$id" "/tmp/podman-run-$id"
 }
 
-id -u "$user" >/dev/null 2>&1 || useradd --create-home --uid 1919 "$user"
+# A uid of its own: the session of the user of another test may still be on its way out.
+id -u "$user" >/dev/null 2>&1 || useradd --create-home --uid 1921 "$user"
 id=$(id -u "$user")
 home=$(getent passwd "$user" | cut -d: -f6)
 trap clean_up EXIT
