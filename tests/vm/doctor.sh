@@ -40,7 +40,7 @@ wait_until 60 test -S "/run/user/$id/bus"
 # shellcheck disable=SC2120  # run passes arguments on
 doctor() { as "$user" PATH="$home/.local/bin:$PATH" "$place/umwelt" install doctor "$@"; }
 # verdict CHECK: of the table in $said.
-verdict() { awk -v check="$1" '$1 == check { print $2 }' <<<"$said" | sort -u | tr '\n' ' '; }
+verdict() { awk -v check="$1 " 'index($0, check) == 1 { print $2 }' <<<"$said" | sort -u | tr '\n' ' '; }
 # finds CHECK VERDICT WORD…
 finds() {
     local check=$1 verdict=$2 word line

@@ -25,7 +25,7 @@ use crate::trust::WorkspaceTrust;
 use crate::workspace::{Names, Workspace};
 
 /// The first start of an image copies it.
-const START: Duration = Duration::from_secs(300);
+const START: Duration = Duration::from_secs(600);
 const TICK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
@@ -259,7 +259,11 @@ impl Client {
         };
         let deadline = Instant::now() + START;
         let mut buffer = [0; 4096];
-        while Instant::now() < deadline && !interrupt::is_due() && line.len() < MOST_OUTPUT {
+        while !interrupt::is_due() && line.len() < MOST_OUTPUT {
+            if Instant::now() >= deadline {
+                let message = format!("it took more than {} s", START.as_secs());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+            }
             let mut ready = [PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::IN)];
             match rustix::event::poll(&mut ready, Some(&TICK)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => continue,

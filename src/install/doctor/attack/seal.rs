@@ -57,7 +57,7 @@ const SECRET_DIRS: [&str; 5] = [
     "/proc/scsi",
     "/sys/firmware",
     "/sys/fs/selinux",
-    "/sys/dev/block",
+    "/sys/devices/virtual/powercap",
 ];
 /// Whoever writes these commands the host.
 const LEVERS: [&str; 5] = [
