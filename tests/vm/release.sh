@@ -50,8 +50,8 @@ listing() {
 
 # What a package could change of the system.
 system_listing() {
-    find /usr /etc /opt /var -xdev \( -path /var/lib/dpkg -o -path /var/log -o -path /var/cache -o \
-        -path /var/lib/systemd -o -path /var/tmp -o -path "$stage" \) -prune -o -printf '%p %y %m %U %s %l\n' | sort
+    find /usr /etc /var -xdev \( -path /var/lib/dpkg -o -path /var/log -o -path /var/cache -o \
+        -path /var/lib/systemd -o -path /var/tmp \) -prune -o -printf '%p %y %m %U %s %l\n' | sort
 }
 
 # A root file system with little more than a shell, as tar: the whole one takes minutes to import.
