@@ -50,8 +50,8 @@ listing() {
 
 # What a package could change of the system.
 system_listing() {
-    find /usr /etc /opt /var -xdev \( -path /var/lib/dpkg -o -path /var/log -o -path /var/cache -o \
-        -path /var/lib/systemd -o -path /var/tmp -o -path "$stage" \) -prune -o -printf '%p %y %m %U %s %l\n' | sort
+    find /usr /etc /var -xdev \( -path /var/lib/dpkg -o -path /var/log -o -path /var/cache -o \
+        -path /var/lib/systemd -o -path /var/tmp \) -prune -o -printf '%p %y %m %U %s %l\n' | sort
 }
 
 # A root file system with little more than a shell, as tar: the whole one takes minutes to import.
@@ -116,7 +116,7 @@ talks() {
 
 # As it stands in the document: of another user, on another day.
 plain() {
-    sed -E "s|$user|you|g; s|umwelt-[0-9.]+-$(uname -m)|umwelt-0.1.0-x86_64|g; s|until [0-9-]+|until 2027-11-30|
+    sed -E "s|$user|you|g; s|umwelt-[0-9.]+-$(uname -m)|umwelt-0.1.0-x86_64|g; s|until [0-9-]+|until 2029-03-04|
         s|umwelt sandbox\",\"version\":\"[0-9.]+\"|umwelt sandbox\",\"version\":\"0.1.0\"|; s|after [0-9.]+ s|after 0.1 s|" "$1"
 }
 
