@@ -13,8 +13,11 @@
 #[path = "../podman_common/mod.rs"]
 mod podman_common;
 
+mod clients;
 mod direct;
+mod git;
 mod life;
+mod outside;
 mod reach;
 mod refusals;
 mod world;
