@@ -71,7 +71,7 @@ fn incomplete_installation_is_named_with_the_command_that_completes_it() {
 /// A podman that is asked for something else than umwelt asks for, so that it
 /// fails as it does where that is so.
 const WRAPPER: &str = r#"here=$(dirname "$(dirname "$0")")
-PATH=${PATH#"$here/bin:"}
+PATH=${PATH//"$here/bin:"/}
 case $(cat "$here/broken") in
     image) set -- "${@/umwelt-egress-gw:latest/umwelt-egress-none:latest}" ;;
     network) [[ "$1 $2" != "network create" ]] || set -- "$@" --driver=nowhere ;;
