@@ -34,7 +34,14 @@ impl Neighbour {
         let name = format!("tb-egress-{}-neighbour", std::process::id());
         let command = ["umwelt:latest", "python3", "-m", "http.server", "80"];
         let named = format!("--name={name}");
-        let mut args = vec!["run", "--detach", "--rm", "--pull=never", &named];
+        let mut args = vec![
+            "run",
+            "--detach",
+            "--rm",
+            "--pull=never",
+            "--network=podman",
+            &named,
+        ];
         args.extend(command);
         host::podman(&args);
         let address = address(&name);
