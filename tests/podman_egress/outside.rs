@@ -44,8 +44,13 @@ impl Neighbour {
         ];
         args.extend(command);
         host::podman(&args);
-        let address = address(&name);
-        Neighbour { name, address }
+        // Removed whatever comes.
+        let mut neighbour = Neighbour {
+            name,
+            address: String::new(),
+        };
+        neighbour.address = address(&neighbour.name);
+        neighbour
     }
 
     /// The same attack where no rule stands in its way.
