@@ -13,6 +13,10 @@
     reason = "a test program: what goes wrong here shall stop it"
 )]
 
+mod attack;
+#[allow(dead_code, reason = "the gateway is given its files, and no more")]
+#[path = "../gateway/authority.rs"]
+mod authority;
 mod closed;
 mod network;
 mod rules;

@@ -16,10 +16,13 @@ mod podman_common;
 #[allow(dead_code)]
 mod wrapper;
 
+mod clients;
 mod direct;
+mod git;
 mod kernel;
 mod leftovers;
 mod life;
+mod outside;
 mod reach;
 mod refusals;
 mod sealed;

@@ -4,8 +4,10 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::podman_common::{host, sandbox::Place};
+use crate::podman_common::{Sandbox, host, sandbox::Place};
 use crate::world::{Internet, networks, trust};
+
+const INSTALL: &str = "umwelt-install install";
 
 /// What umwelt-run says; it must fail with exit code 1, and leave nothing.
 pub(crate) fn refusal(place: &Place) -> String {
@@ -41,18 +43,78 @@ fn incomplete_installation_is_named_with_the_command_that_completes_it() {
         let (path, aside) = (data.join(name), data.join("aside"));
         std::fs::rename(&path, &aside).unwrap();
         let said = refusal(&place);
-        assert!(
-            said.contains(name) && said.contains("umwelt-install install"),
-            "{said}"
-        );
+        assert!(said.contains(name) && said.contains(INSTALL), "{said}");
         std::fs::rename(&aside, &path).unwrap();
     }
+    let key = data.join("egress/ca.key");
+    std::fs::set_permissions(&key, Permissions::from_mode(0o000)).unwrap();
+    let said = refusal(&place);
+    assert!(said.contains("ca.key") && said.contains(INSTALL), "{said}");
+    std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    let record = data.join("install.json");
+    let good = std::fs::read(&record).unwrap();
+    std::fs::write(&record, r#"{"schema": 1, "nft": "/nowhere/nft"}"#).unwrap();
+    let said = refusal(&place);
+    assert!(
+        said.contains("/nowhere/nft") && said.contains(INSTALL),
+        "{said}"
+    );
+    std::fs::write(&record, good).unwrap();
     // Another authority's certificate: the gateway finds out.
     let path = data.join("egress/ca.pem");
     std::fs::copy(data.join("egress/roots.pem"), &path).unwrap();
     let said = refusal(&place);
     assert!(said.contains("the gateway did not come up"), "{said}");
-    assert!(said.contains("umwelt-install install"), "{said}");
+    assert!(said.contains(INSTALL), "{said}");
+}
+
+/// A podman that is asked for something else than umwelt asks for, so that it
+/// fails as it does where that is so.
+const WRAPPER: &str = r#"here=$(dirname "$(dirname "$0")")
+PATH=${PATH//"$here/bin:"/}
+case $(cat "$here/broken") in
+    image) set -- "${@/umwelt-egress-gw:latest/umwelt-egress-none:latest}" ;;
+    network) [[ "$1 $2" != "network create" ]] || set -- "$@" --driver=nowhere ;;
+    hook)
+        for word; do
+            [[ $word != --hooks-dir=/run/* ]] ||
+                sed -i "s|\"path\": .*|\"path\": \"$(cat "$here/program")\",|" "${word#*=}"/umwelt-nft.json
+        done ;;
+esac
+exec podman "$@""#;
+
+#[test]
+fn what_podman_cannot_make_is_named_with_the_command_that_makes_it() {
+    if !host::qualifies() {
+        return;
+    }
+    let internet = Internet::start("podman");
+    let mut place = internet.place("");
+    let path = |name: &str| place.path().join(name);
+    std::fs::create_dir(path("bin")).unwrap();
+    std::fs::write(path("bin/podman"), format!("#!/bin/bash\n{WRAPPER}\n")).unwrap();
+    std::fs::set_permissions(path("bin/podman"), Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(path("file"), "no program").unwrap();
+    let (file, bin) = (path("file"), path("bin"));
+    let search = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    place.options.env.push(("PATH", search));
+    let nowhere = Path::new("/nowhere/umwelt");
+    for (broken, program, words) in [
+        ("image", nowhere, "umwelt-egress-gw:latest\" does not exist"),
+        ("network", nowhere, "nowhere"),
+        // podman says nothing of a hook that is gone, and starts the container.
+        ("hook", nowhere, "rules are not in force"),
+        ("hook", &file, "rules could not be put in force"),
+    ] {
+        std::fs::write(place.path().join("broken"), broken).unwrap();
+        let text = program.to_str().unwrap();
+        std::fs::write(place.path().join("program"), text).unwrap();
+        let said = refusal(&place);
+        assert!(said.contains(words) && said.contains(INSTALL), "{said}");
+    }
+    // Without all this the same place starts.
+    std::fs::write(place.path().join("broken"), "nothing").unwrap();
+    Sandbox::start_at(place).end_and_check();
 }
 
 #[test]

@@ -20,6 +20,8 @@ use crate::podman_common::{Options, PATIENCE, applet, host, wait_for};
 
 /// The server's name.
 pub(crate) const NAME: &str = "a.example.org";
+/// And those below it.
+const WILD: &str = "*.sub.example.org";
 const IMAGE: &str = "localhost/umwelt-egress-gw:latest";
 
 /// A container that serves, on a network of its own.
@@ -27,11 +29,45 @@ pub(crate) struct Internet {
     dir: tempfile::TempDir,
     name: String,
     pub(crate) address: String,
+    /// Where umwelt's data is, if not in the place.
+    data: Option<PathBuf>,
 }
 
 impl Internet {
     /// `name` keeps tests that run at once apart.
     pub(crate) fn start(name: &str) -> Internet {
+        Internet::start_with(name, &[], &[])
+    }
+
+    /// One that also has a git repository of 50 MiB, over https and ssh. sshd is
+    /// none of the sandbox's programs, so the server uses those of the host.
+    pub(crate) fn start_with_git(name: &str) -> Internet {
+        let sshd = Path::new("/usr/sbin/sshd");
+        assert!(sshd.exists(), "{sshd:?} is needed: openssh-server");
+        let more = ["--volume=/usr:/usr:ro", "--security-opt=label=disable"];
+        Internet::start_with(name, &more, &["git"])
+    }
+
+    /// Root's stage of `tests/vm/egress.sh`, whose files are in `folder`.
+    pub(crate) fn outside(folder: &Path) -> Internet {
+        let dir = tempfile::tempdir().unwrap();
+        let internet = Internet {
+            dir,
+            name: format!("tb-egress-{}-outside", std::process::id()),
+            address: String::new(),
+            data: Some(folder.join("data")),
+        };
+        internet.make_certificates();
+        for name in ["server.pem", "server.key"] {
+            std::fs::copy(internet.path(name), folder.join(name)).unwrap();
+        }
+        wait_for("the server", PATIENCE, || {
+            folder.join("serving").exists().then_some(())
+        });
+        internet
+    }
+
+    fn start_with(name: &str, options: &[&str], words: &[&str]) -> Internet {
         let name = format!("tb-egress-{}-{name}", std::process::id());
         let dir = tempfile::Builder::new()
             .prefix(&format!("tb-{}-", std::process::id()))
@@ -41,8 +77,13 @@ impl Internet {
             dir,
             name,
             address: String::new(),
+            data: None,
         };
         internet.make_certificates();
+        if words.contains(&"git") {
+            ssh_keygen(&internet.path("key"));
+            ssh_keygen(&internet.path("host_key"));
+        }
         std::fs::write(internet.path("server.py"), include_str!("server.py")).unwrap();
         host::podman(&["network", "create", "--disable-dns", &internet.name]);
         let volume = format!("--volume={}:/srv:ro", internet.dir.path().display());
@@ -53,12 +94,12 @@ impl Internet {
         let mut args = vec!["run"];
         args.extend(label);
         args.extend([&*volume, &network, &container]);
+        args.extend(options);
         args.extend(last);
+        args.extend(words);
         host::podman(&args);
         wait_for("the server", PATIENCE, || {
-            host::podman(&["logs", &internet.name])
-                .contains("ready")
-                .then_some(())
+            internet.said().contains("ready").then_some(())
         });
         let format = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}";
         let address = host::podman(&["inspect", "--format", format, &internet.name]);
@@ -66,7 +107,12 @@ impl Internet {
         internet
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// What the server has printed.
+    pub(crate) fn said(&self) -> String {
+        host::podman(&["logs", &self.name])
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
@@ -78,7 +124,7 @@ impl Internet {
         )
         .unwrap();
         let server_key = KeyPair::generate().unwrap();
-        let server = CertificateParams::new(vec![NAME.to_owned()])
+        let server = CertificateParams::new(vec![NAME.to_owned(), WILD.to_owned()])
             .unwrap()
             .signed_by(&server_key, &Issuer::new(params, key))
             .unwrap();
@@ -95,7 +141,10 @@ impl Internet {
             config: format!("{CONFIG}[egress]\nregistries = []\n"),
             ..Options::default()
         });
-        let data = place.path().join("data");
+        let data = match &self.data {
+            Some(data) => data.clone(),
+            None => place.path().join("data"),
+        };
         // umwelt's data, but podman's storage stays where it is.
         let storage = place.path().join("storage.conf");
         std::fs::write(&storage, storage_conf()).unwrap();
@@ -106,9 +155,11 @@ impl Internet {
         ];
         self.install(&data.join("umwelt"));
         let address = &self.address;
-        let file = format!(
-            "[egress]\nenabled = true\n{rules}\n[[hosts]]\nname = \"{NAME}\"\naddress = \"{address}\"\n"
-        );
+        let hosts = match address.is_empty() {
+            true => String::new(),
+            false => format!("[[hosts]]\nname = \"{NAME}\"\naddress = \"{address}\"\n"),
+        };
+        let file = format!("[egress]\nenabled = true\n{rules}\n{hosts}");
         std::fs::write(place.workspace.join(".umwelt.toml"), file).unwrap();
         trust(&place);
         place
@@ -139,6 +190,9 @@ impl Internet {
 
 impl Drop for Internet {
     fn drop(&mut self) {
+        if self.address.is_empty() {
+            return;
+        }
         for args in [
             &["rm", "--force", "--ignore", "--time=0", &self.name][..],
             &["network", "rm", "--force", &self.name],
@@ -167,8 +221,10 @@ pub(crate) fn networks(place: &Place) -> Vec<String> {
 
 /// The entries of the audit.
 pub(crate) fn audit(place: &Place) -> Vec<Value> {
-    let dir = format!("data/umwelt/egress/audit-{}", place.name());
-    let text = std::fs::read_to_string(place.path().join(dir).join("audit.jsonl")).unwrap();
+    let is_data = |pair: &&(&str, String)| pair.0 == "XDG_DATA_HOME";
+    let data = &place.options.env.iter().find(is_data).unwrap().1;
+    let file = format!("umwelt/egress/audit-{}/audit.jsonl", place.name());
+    let text = std::fs::read_to_string(Path::new(data).join(file)).unwrap();
     let entries = text
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"));
@@ -186,6 +242,14 @@ pub(crate) fn gateway_pid(place: &Place) -> Option<u32> {
         .parse()
         .ok()?;
     (output.status.success() && pid != 0).then_some(pid)
+}
+
+fn ssh_keygen(path: &Path) {
+    let mut command = Command::new("ssh-keygen");
+    command
+        .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+        .arg(path);
+    assert!(command.status().unwrap().success());
 }
 
 fn nft() -> &'static str {
