@@ -1,6 +1,6 @@
 #!/bin/bash
 # What scripts/release makes of a program: the same bytes each time, whole, and with manual pages
-# that man(1) shows without a complaint. The packages are left for tests/vm/release.sh.
+# that man(1) shows without a complaint.
 #
 # usage: tests/packages.sh BINARY OUTPUT
 # shellcheck disable=SC2317  # functions are called by check

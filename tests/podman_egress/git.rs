@@ -8,7 +8,7 @@ use crate::podman_common::{Client, PATIENCE, Sandbox, host, wait_for};
 use crate::world::{Internet, NAME};
 
 const RULES: &str = "[[egress.https]]\nhost = \"a.example.org\"\npaths = [\"/ok/git/demo.git/*\"]\nprivate = true\n[[egress.tcp]]\nhost = \"a.example.org\"\nport = 22\nprivate = true\n";
-const COMMIT: &str = "head -c 8M /dev/urandom >new.bin && git add new.bin && git -c user.name=t -c user.email=t@example.org commit -qm more";
+const COMMIT: &str = "head -c 2M /dev/urandom >new.bin && git add new.bin && git -c user.name=t -c user.email=t@example.org commit -qm more";
 
 #[test]
 fn git_clones_and_pushes_over_https_and_ssh() {
@@ -31,7 +31,7 @@ fn over_https(internet: &Internet, client: &mut Client) {
     client.output(&format!("git {helper} clone -q {url} https"));
     let said = client.output("cd https && git fsck && du -sm . | cut -f1");
     assert!(
-        said.trim().lines().last().unwrap().parse::<u32>().unwrap() > 90,
+        said.trim().lines().last().unwrap().parse::<u32>().unwrap() > 12,
         "{said}"
     );
     client.output(&format!(

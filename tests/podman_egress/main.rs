@@ -22,7 +22,6 @@ mod git;
 mod kernel;
 mod leftovers;
 mod life;
-mod outside;
 mod reach;
 mod refusals;
 mod sealed;

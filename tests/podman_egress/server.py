@@ -201,7 +201,7 @@ context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 context.load_cert_chain("/srv/server.pem", "/srv/server.key")
 make_wheel()
 if "git" in sys.argv:
-    make_repositories(50)
+    make_repositories(8)
     start_sshd()
 serve(443, context)
 serve(80)

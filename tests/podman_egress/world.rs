@@ -39,32 +39,13 @@ impl Internet {
         Internet::start_with(name, &[], &[])
     }
 
-    /// One that also has a git repository of 50 MiB, over https and ssh. sshd is
+    /// One that also has a git repository of 8 MiB, over https and ssh. sshd is
     /// none of the sandbox's programs, so the server uses those of the host.
     pub(crate) fn start_with_git(name: &str) -> Internet {
         let sshd = Path::new("/usr/sbin/sshd");
         assert!(sshd.exists(), "{sshd:?} is needed: openssh-server");
         let more = ["--volume=/usr:/usr:ro", "--security-opt=label=disable"];
         Internet::start_with(name, &more, &["git"])
-    }
-
-    /// Root's stage of `tests/vm/egress.sh`, whose files are in `folder`.
-    pub(crate) fn outside(folder: &Path) -> Internet {
-        let dir = tempfile::tempdir().unwrap();
-        let internet = Internet {
-            dir,
-            name: format!("tb-egress-{}-outside", std::process::id()),
-            address: String::new(),
-            data: Some(folder.join("data")),
-        };
-        internet.make_certificates();
-        for name in ["server.pem", "server.key"] {
-            std::fs::copy(internet.path(name), folder.join(name)).unwrap();
-        }
-        wait_for("the server", PATIENCE, || {
-            folder.join("serving").exists().then_some(())
-        });
-        internet
     }
 
     fn start_with(name: &str, options: &[&str], words: &[&str]) -> Internet {
