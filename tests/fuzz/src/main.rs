@@ -48,13 +48,13 @@ mod registries;
 mod run;
 #[path = "../../../src/sys/mod.rs"]
 mod sys;
+mod targets;
 #[path = "../../../src/text.rs"]
 mod text;
 #[path = "../../../src/trust/mod.rs"]
 mod trust;
 #[path = "../../../src/workspace.rs"]
 mod workspace;
-mod targets;
 
 use std::sync::OnceLock;
 

@@ -22,7 +22,10 @@ fn split(input: &[u8]) -> Option<(&str, &str)> {
 fn one_piece_less(text: &str, less: &str) {
     let (text, less) = (text.as_bytes(), less.as_bytes());
     let same = text.iter().zip(less).take_while(|(a, b)| a == b).count();
-    assert!(text.ends_with(&less[same..]), "more than one place is changed");
+    assert!(
+        text.ends_with(&less[same..]),
+        "more than one place is changed"
+    );
 }
 
 fn without_end(text: &str) -> &str {
@@ -35,7 +38,11 @@ pub(super) fn grant_edit(input: &[u8]) {
         return;
     };
     let Some(file) = parse(text) else {
-        let grant = PersistedGrant { path: "/a".into(), mode: GrantMode::Ro, file: false };
+        let grant = PersistedGrant {
+            path: "/a".into(),
+            mode: GrantMode::Ro,
+            file: false,
+        };
         assert!(add_grant(Path::new(FILE), text, Path::new(HOME), &grant).is_err());
         return;
     };
@@ -63,7 +70,8 @@ fn asked_grant(order: &str) -> Option<PersistedGrant> {
     };
     let path = Path::new(path);
     // What the control plane hands over is resolved.
-    let is_normal = path.is_absolute() && !path.components().any(|part| part == Component::ParentDir);
+    let is_normal =
+        path.is_absolute() && !path.components().any(|part| part == Component::ParentDir);
     let path = path.components().collect();
     is_normal.then_some(PersistedGrant { path, mode, file })
 }
@@ -73,7 +81,11 @@ fn adding(file: &WorkspaceFile, text: &str, grant: &PersistedGrant) {
         return;
     };
     let mut wanted = file.clone();
-    match wanted.grants.iter_mut().find(|known| known.path == grant.path) {
+    match wanted
+        .grants
+        .iter_mut()
+        .find(|known| known.path == grant.path)
+    {
         Some(known) => *known = grant.clone(),
         None => wanted.grants.push(grant.clone()),
     }
@@ -116,12 +128,18 @@ pub(super) fn egress_edit(input: &[u8]) {
         if let Ok(removed) = removed {
             let removed = removed.expect("it is there");
             let was_there = !matches!(egress_edit::remove(file, text, &old), Ok(None));
-            assert!(was_there || without_end(&removed) == without_end(text), "no trace is left");
+            assert!(
+                was_there || without_end(&removed) == without_end(text),
+                "no trace is left"
+            );
         }
     }
     if let Ok(Some(removed)) = egress_edit::remove(file, text, &old) {
         assert!(removed.len() < text.len());
-        assert!(matches!(egress_edit::remove(file, &removed, &old), Ok(None)), "all of them are gone");
+        assert!(
+            matches!(egress_edit::remove(file, &removed, &old), Ok(None)),
+            "all of them are gone"
+        );
         every_line_was_there(text, &removed);
     }
 }
@@ -136,8 +154,12 @@ fn adds_one_rule(text: &str, added: &str) {
 
 /// In their order, so that nothing is made up or moved.
 fn every_line_was_there(text: &str, removed: &str) {
-    let mut lines = text.split('\n');
-    for line in removed.split('\n') {
+    // It stays in front of whatever is the first line.
+    let marked = |text: &str| text.starts_with('\u{feff}');
+    assert_eq!(marked(removed), marked(text), "the byte order mark");
+    let bare = |text| str::trim_start_matches(text, '\u{feff}');
+    let mut lines = bare(text).split_inclusive('\n');
+    for line in bare(removed).split_inclusive('\n') {
         assert!(lines.any(|other| other == line), "{line:?} is new");
     }
 }

@@ -18,7 +18,12 @@ pub(super) fn message(input: &[u8]) {
         let Some(response) = parse_response(input, id, NAME, kind) else {
             continue;
         };
-        assert!(response.addresses.iter().all(|address| address.is_ipv4() == (kind == A)));
+        assert!(
+            response
+                .addresses
+                .iter()
+                .all(|address| address.is_ipv4() == (kind == A))
+        );
         if response.code != 0 || response.truncated {
             assert!(response.addresses.is_empty());
         }
@@ -59,8 +64,12 @@ fn answers_read_back(query: &Query) {
                 assert!(addresses.is_empty() || read.ttl == 60);
             }
             let refused = query.answer(Code::Refused, &[], 0, over_udp);
-            let read = parse_response(&refused, query.id, name, query.kind).expect("a refusal reads back");
-            assert_eq!((read.code, read.addresses), (Code::Refused as u8, Vec::new()));
+            let read =
+                parse_response(&refused, query.id, name, query.kind).expect("a refusal reads back");
+            assert_eq!(
+                (read.code, read.addresses),
+                (Code::Refused as u8, Vec::new())
+            );
         }
     }
 }
@@ -71,5 +80,8 @@ fn asks_again(query: &Query) {
     assert_eq!(name.to_ascii_lowercase(), *name);
     let message = question(query.id, name, query.kind, true).expect("it can be asked for");
     let again = parse_query(&message).expect("what is asked is readable");
-    assert_eq!((again.name.as_ref(), again.kind, again.is_internet), (Some(name), query.kind, true));
+    assert_eq!(
+        (again.name.as_ref(), again.kind, again.is_internet),
+        (Some(name), query.kind, true)
+    );
 }

@@ -25,14 +25,22 @@ fn find_end(bytes: &[u8]) -> Result<Option<usize>, HeadError> {
 
 /// Names and values, as somebody reads them who cuts at CR LF and at ":".
 fn plain_fields(head: &[u8]) -> Vec<(String, Vec<u8>)> {
-    let text = head.strip_suffix(b"\r\n\r\n").expect("a head ends in an empty line");
+    let text = head
+        .strip_suffix(b"\r\n\r\n")
+        .expect("a head ends in an empty line");
     assert!(text.iter().all(|byte| *byte != 0), "NUL in a head");
     let lines: Vec<&[u8]> = split(text, b"\r\n").collect();
     lines[1..]
         .iter()
         .map(|line| {
-            assert!(!line.contains(&b'\n') && !line.contains(&b'\r'), "a line within a line");
-            let colon = line.iter().position(|byte| *byte == b':').expect("a field has a colon");
+            assert!(
+                !line.contains(&b'\n') && !line.contains(&b'\r'),
+                "a line within a line"
+            );
+            let colon = line
+                .iter()
+                .position(|byte| *byte == b':')
+                .expect("a field has a colon");
             let name = std::str::from_utf8(&line[..colon]).expect("a name is text");
             assert!(!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic()));
             (name.to_ascii_lowercase(), trim(&line[colon + 1..]).to_vec())
@@ -56,8 +64,14 @@ fn split<'a>(text: &'a [u8], at: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
 
 fn trim(value: &[u8]) -> &[u8] {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
-    let start = value.iter().position(|byte| !is_blank(byte)).unwrap_or(value.len());
-    let end = value.iter().rposition(|byte| !is_blank(byte)).map_or(start, |at| at + 1);
+    let start = value
+        .iter()
+        .position(|byte| !is_blank(byte))
+        .unwrap_or(value.len());
+    let end = value
+        .iter()
+        .rposition(|byte| !is_blank(byte))
+        .map_or(start, |at| at + 1);
     &value[start..end]
 }
 
@@ -74,15 +88,26 @@ fn same_fields(head: &[u8], fields: &[Header<'_>]) -> Vec<(String, Vec<u8>)> {
 /// Two readings of the length would let a request hide in the body of another.
 fn one_framing(plain: &[(String, Vec<u8>)], framing: Framing) {
     let values = |wanted: &str| -> Vec<&[u8]> {
-        let found = plain.iter().filter(|(name, _)| name.replace('_', "-") == wanted);
+        let found = plain
+            .iter()
+            .filter(|(name, _)| name.replace('_', "-") == wanted);
         found.map(|(_, value)| value.as_slice()).collect()
     };
-    match (values("content-length").as_slice(), values("transfer-encoding").as_slice()) {
+    match (
+        values("content-length").as_slice(),
+        values("transfer-encoding").as_slice(),
+    ) {
         ([], []) => assert_eq!(framing, Framing::Unsaid),
         ([length], []) => {
             let length = std::str::from_utf8(length).expect("a length is text");
-            assert!(length.bytes().all(|byte| byte.is_ascii_digit()), "{length:?}");
-            assert_eq!(framing, Framing::Length(length.parse().expect("a length is a number")));
+            assert!(
+                length.bytes().all(|byte| byte.is_ascii_digit()),
+                "{length:?}"
+            );
+            assert_eq!(
+                framing,
+                Framing::Length(length.parse().expect("a length is a number"))
+            );
         }
         ([], [coding]) => {
             assert!(coding.eq_ignore_ascii_case(b"chunked"));
@@ -102,7 +127,10 @@ pub(super) fn request(input: &[u8]) {
         return;
     };
     let plain = same_fields(head_bytes, fields);
-    let line = format!("{} {} HTTP/1.{}\r\n", head.method, head.target, head.version);
+    let line = format!(
+        "{} {} HTTP/1.{}\r\n",
+        head.method, head.target, head.version
+    );
     assert!(head_bytes.starts_with(line.as_bytes()), "request line");
     let Ok(meaning) = Meaning::of(fields) else {
         return;
@@ -118,15 +146,32 @@ pub(super) fn request(input: &[u8]) {
         let mut out = Vec::new();
         write_request(
             &mut out,
-            &Judged { head: &head, fields, meaning: &meaning, target: &target, host, websocket },
+            &Judged {
+                head: &head,
+                fields,
+                meaning: &meaning,
+                target: &target,
+                host,
+                websocket,
+            },
         );
         sent_is_judged(&out, head.method, &target, &meaning, websocket);
     }
 }
 
 /// The server reads what was judged, and nothing besides it.
-fn sent_is_judged(out: &[u8], method: &str, target: &Target, judged: &Meaning<'_>, websocket: bool) {
-    assert_eq!(Scan::default().find_end(out), Ok(Some(out.len())), "one head is sent");
+fn sent_is_judged(
+    out: &[u8],
+    method: &str,
+    target: &Target,
+    judged: &Meaning<'_>,
+    websocket: bool,
+) {
+    assert_eq!(
+        Scan::default().find_end(out),
+        Ok(Some(out.len())),
+        "one head is sent"
+    );
     let mut room = no_fields();
     // A head with the most fields that there can be may get one more.
     let (head, fields) = match parse_request(out, &mut room) {
@@ -137,11 +182,21 @@ fn sent_is_judged(out: &[u8], method: &str, target: &Target, judged: &Meaning<'_
     let meaning = Meaning::of(fields).expect("what is sent has a meaning");
     one_framing(&plain, judged.framing);
     assert_eq!((head.method, head.version), (method, 1));
-    assert_eq!(Target::parse(head.target).as_ref(), Ok(target), "what is sent is what was matched");
+    assert_eq!(
+        Target::parse(head.target).as_ref(),
+        Ok(target),
+        "what is sent is what was matched"
+    );
     assert_eq!(meaning.host, Some("a.example.org"));
     assert_eq!(meaning.expects_continue, judged.expects_continue);
-    assert_eq!((meaning.upgrades, meaning.upgrade.is_some(), meaning.close), (websocket, websocket, false));
-    assert!(fields.iter().all(|field| Kind::of(field.name) != Kind::Hop), "a field of the hop before");
+    assert_eq!(
+        (meaning.upgrades, meaning.upgrade.is_some(), meaning.close),
+        (websocket, websocket, false)
+    );
+    assert!(
+        fields.iter().all(|field| Kind::of(field.name) != Kind::Hop),
+        "a field of the hop before"
+    );
 }
 
 pub(super) fn response(input: &[u8]) {
@@ -159,9 +214,17 @@ pub(super) fn response(input: &[u8]) {
     };
     one_framing(&plain, meaning.framing);
     let mut out = Vec::new();
-    let delivery = Delivery { framing: meaning.framing, close: meaning.close, websocket: false };
+    let delivery = Delivery {
+        framing: meaning.framing,
+        close: meaning.close,
+        websocket: false,
+    };
     write_response(&mut out, &head, fields, delivery);
-    assert_eq!(Scan::default().find_end(&out), Ok(Some(out.len())), "one head is sent");
+    assert_eq!(
+        Scan::default().find_end(&out),
+        Ok(Some(out.len())),
+        "one head is sent"
+    );
     let mut room = no_fields();
     let (again, fields) = match parse_response(&out, &mut room) {
         Err(HeadError::TooLarge) => return,
@@ -170,7 +233,10 @@ pub(super) fn response(input: &[u8]) {
     let plain = same_fields(&out, fields);
     one_framing(&plain, meaning.framing);
     assert_eq!((again.status, again.reason), (head.status, head.reason));
-    assert_eq!(Meaning::of(fields).expect("it has a meaning").close, meaning.close);
+    assert_eq!(
+        Meaning::of(fields).expect("it has a meaning").close,
+        meaning.close
+    );
 }
 
 /// What goes on of a body that comes in these pieces, and how much is used up.
@@ -208,9 +274,15 @@ pub(super) fn chunked(input: &[u8]) {
 /// Sizes, data, and the end without a trailer, to the last byte.
 fn only_chunks(mut rest: &[u8]) {
     loop {
-        let end = rest.windows(2).position(|two| two == b"\r\n").expect("a size ends in CR LF");
+        let end = rest
+            .windows(2)
+            .position(|two| two == b"\r\n")
+            .expect("a size ends in CR LF");
         let size = std::str::from_utf8(&rest[..end]).expect("a size is text");
-        assert!(size.bytes().all(|byte| byte.is_ascii_hexdigit()), "{size:?}");
+        assert!(
+            size.bytes().all(|byte| byte.is_ascii_hexdigit()),
+            "{size:?}"
+        );
         let size = usize::from_str_radix(size, 16).expect("a size is a number");
         rest = &rest[end + 2..];
         assert_eq!(&rest[size..size + 2], b"\r\n", "a chunk ends in CR LF");

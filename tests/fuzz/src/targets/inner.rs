@@ -13,7 +13,11 @@ pub(super) fn init(input: &[u8]) {
         // An order that cannot be read is answered with the id that it has.
         Err(unreadable) => {
             assert_eq!(serde_json::from_slice::<ToInit>(input).is_ok(), false);
-            assert!(unreadable.id.is_none() || input.starts_with(b"{") || input[0].is_ascii_whitespace());
+            assert!(
+                unreadable.id.is_none()
+                    || input.starts_with(b"{")
+                    || input[0].is_ascii_whitespace()
+            );
         }
     }
     survives::<FromInit>(input);

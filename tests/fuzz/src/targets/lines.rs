@@ -11,7 +11,11 @@ const LIMIT: usize = 200;
 pub(super) fn lines(input: &[u8]) {
     let whole = read(&[input]);
     assert_eq!(whole, plain(input), "as cut at each LF");
-    assert_eq!(read(&input.chunks(1).collect::<Vec<_>>()), whole, "byte by byte");
+    assert_eq!(
+        read(&input.chunks(1).collect::<Vec<_>>()),
+        whole,
+        "byte by byte"
+    );
     for cut in 0..input.len().min(256) {
         let (front, back) = input.split_at(cut);
         assert_eq!(read(&[front, back]), whole, "cut at {cut}");

@@ -19,8 +19,17 @@ pub(super) fn listing(input: &[u8]) {
         assert!(none.denied.is_empty() && none.allowed.is_empty() && none.refused == 0);
         assert_eq!(counts.since(&Counts::default()).refused, counts.refused);
     }
-    if let Some(found) = std::str::from_utf8(input).ok().and_then(|text| readback::parse(text).ok()) {
-        assert!(found.counts.denied.iter().all(|count| found.counts.denied.contains(count)));
+    if let Some(found) = std::str::from_utf8(input)
+        .ok()
+        .and_then(|text| readback::parse(text).ok())
+    {
+        assert!(
+            found
+                .counts
+                .denied
+                .iter()
+                .all(|count| found.counts.denied.contains(count))
+        );
     }
     survives::<ReadBack>(input);
 }
@@ -36,18 +45,27 @@ fn differs_from_less(input: &[u8], table: &Table) {
     let Some(last) = objects.pop() else {
         return;
     };
-    if last.get("metainfo").is_some() || last.pointer("/add/metainfo").is_some() || last.pointer("/create/metainfo").is_some() {
+    if last.get("metainfo").is_some()
+        || last.pointer("/add/metainfo").is_some()
+        || last.pointer("/create/metainfo").is_some()
+    {
         return;
     }
     let less = Table::parse(document.to_string().as_bytes()).expect("less is a table too");
-    assert!(table.expect(&less).is_err() && less.expect(table).is_err(), "{last} makes no difference");
+    assert!(
+        table.expect(&less).is_err() && less.expect(table).is_err(),
+        "{last} makes no difference"
+    );
 }
 
 pub(super) fn oci_state(input: &[u8]) {
     let taken = check_state(input).is_ok();
-    let state: Option<Value> = serde_json::from_slice(input).ok();
-    let text = |key: &str| state.as_ref()?.get(key)?.as_str();
+    // What is passed over need not be UTF-8, and serde takes a list for a struct.
+    let Ok(Value::Object(state)) = serde_json::from_slice(input) else {
+        return;
+    };
+    let text = |key: &str| state.get(key).and_then(Value::as_str);
     let is_creation = matches!(text("status"), Some("creating" | "created"));
     let is_whole = text("id").is_some() && text("ociVersion").is_some();
-    assert!(!taken || state.as_ref().is_some_and(Value::is_array) || (is_creation && is_whole));
+    assert!(!taken || (is_creation && is_whole));
 }

@@ -46,7 +46,10 @@ fn rules_allow_what_they_say(rules: &Rules) {
         };
         for path in &rule.paths {
             let (PathPattern::Prefix(path) | PathPattern::Tree(path)) = path;
-            assert!(rules.request(&host, rule.port, method, path).is_ok(), "{rule:?}");
+            assert!(
+                rules.request(&host, rule.port, method, path).is_ok(),
+                "{rule:?}"
+            );
         }
     }
     for rule in &rules.policy().tcp {
@@ -58,7 +61,10 @@ fn nothing_else_is_allowed(rules: &Rules, policy: &EgressPolicy) {
     let patterns = policy.https.iter().map(|rule| &rule.host);
     let patterns = patterns.chain(policy.tcp.iter().map(|rule| &rule.host));
     let outside = Host::Name(OUTSIDE.to_owned());
-    if patterns.into_iter().all(|pattern| *pattern != HostPattern::Name(OUTSIDE.to_owned())) {
+    if patterns
+        .into_iter()
+        .all(|pattern| *pattern != HostPattern::Name(OUTSIDE.to_owned()))
+    {
         assert!(rules.connect(&outside, 443).is_err() && rules.tcp(&outside, 22).is_err());
         assert!(rules.request(&outside, 443, "GET", "/").is_err());
     }
@@ -91,20 +97,32 @@ pub(super) fn authority(input: &[u8]) {
     if let Ok(url) = text.parse::<Url>() {
         let again: Url = url.to_string().parse().expect("a URL reads back");
         assert_eq!(again.to_string(), url.to_string());
-        assert_eq!((&again.host, &again.scheme, again.port), (&url.host, &url.scheme, url.port));
+        assert_eq!(
+            (&again.host, &again.scheme, again.port),
+            (&url.host, &url.scheme, url.port)
+        );
         assert!(!again.has_credentials && !again.has_query);
     }
     if let Ok(target) = Authority::from_connect(text) {
-        assert_eq!(Authority::from_connect(&target.to_string()).as_ref(), Ok(&target));
+        assert_eq!(
+            Authority::from_connect(&target.to_string()).as_ref(),
+            Ok(&target)
+        );
         assert_ne!(target.port, 0);
     }
     if let Ok(target) = Authority::from_host_field(text, 443) {
-        assert_eq!(Authority::from_host_field(&target.host_field(), 443).as_ref(), Ok(&target));
+        assert_eq!(
+            Authority::from_host_field(&target.host_field(), 443).as_ref(),
+            Ok(&target)
+        );
     }
 }
 
 fn reads_back<T: FromStr<Err: Debug> + Display + PartialEq + Debug>(text: &str) {
     if let Ok(value) = text.parse::<T>() {
-        assert_eq!(value.to_string().parse::<T>().expect("it reads back"), value);
+        assert_eq!(
+            value.to_string().parse::<T>().expect("it reads back"),
+            value
+        );
     }
 }
