@@ -14,7 +14,7 @@ mod tls;
 
 pub(crate) type Target = fn(&[u8]);
 
-/// In the order of tests/fuzz/corpus; `tests/fuzz/run` compares.
+/// Each has a folder in tests/fuzz/corpus, which is what `tests/fuzz/run` goes by.
 const ALL: [(&str, Target); 15] = [
     ("authority", policy::authority),
     ("chunked", http::chunked),
