@@ -7,13 +7,13 @@
 pub(crate) mod audit;
 pub(crate) mod denial;
 pub(crate) mod dns;
-mod http;
+pub(crate) mod http;
 mod inspected;
 mod listen;
 mod live;
 mod options;
-mod path;
-mod proxy;
+pub(crate) mod path;
+pub(crate) mod proxy;
 mod shared;
 mod supervisor;
 pub(crate) mod tls;

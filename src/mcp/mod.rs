@@ -4,7 +4,7 @@
 //! stdout is protocol only. The sandbox itself is the control plane's affair.
 
 mod egress_tool;
-mod jsonrpc;
+pub(crate) mod jsonrpc;
 mod progress;
 mod queue;
 mod render;

@@ -155,7 +155,7 @@ struct State {
 
 /// Half a state, or that of a container which runs already, means that this
 /// is not called as a createContainer hook.
-fn check_state(stdin: impl Read) -> Result<(), NftError> {
+pub(crate) fn check_state(stdin: impl Read) -> Result<(), NftError> {
     let mut text = Vec::new();
     let read = stdin.take(LIMIT + 1).read_to_end(&mut text);
     read.map_err(|error| NftError::State(error.to_string()))?;

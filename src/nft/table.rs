@@ -342,7 +342,8 @@ fn counter(counted: &Value, key: &str) -> Option<u64> {
 fn refused(rule: &Object) -> u64 {
     let statements = rule.get("expr").and_then(Value::as_array);
     let packets = |statement| counter(statement, "packets");
-    statements.into_iter().flatten().filter_map(packets).sum()
+    let counted = statements.into_iter().flatten().filter_map(packets);
+    counted.fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]
@@ -518,5 +519,15 @@ mod tests {
         assert!(Table::parse(half).is_err());
         let odd = r#"{"nftables": [{"set": {"name": "denied4", "elem": ["192.0.2.1"]}}]}"#;
         assert!(Counts::parse(odd.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn counters_at_their_end_are_added_up_without_a_panic() {
+        let rule = json!({"rule": {"chain": "out", "expr": [
+            {"counter": {"packets": u64::MAX}}, {"counter": {"packets": 2}},
+        ]}});
+        let listing = json!({ "nftables": [rule] }).to_string();
+        let counts = Counts::parse(listing.as_bytes()).unwrap();
+        assert_eq!(counts.refused, u64::MAX);
     }
 }

@@ -6,7 +6,7 @@ pub(crate) mod context;
 mod opening;
 mod relay;
 pub(crate) mod socket;
-mod socks5;
+pub(crate) mod socks5;
 mod worker;
 
 pub(crate) use worker::{Mail, Place, Worker};
