@@ -221,6 +221,7 @@ impl ControlPlane {
         }
         let grant = self
             .context
+            .judging()
             .judge(asked, wanted)
             .map_err(|error| ApiError::from(&error))?;
         let mut judged = Judged {
@@ -272,6 +273,7 @@ impl ControlPlane {
     ) -> Result<Judged, ApiError> {
         let asked = self
             .context
+            .judging()
             .asked_path(path)
             .map_err(|error| ApiError::from(&error))?;
         // What was granted may be gone by now, or have become a link.
@@ -299,6 +301,7 @@ impl ControlPlane {
     fn nothing_to_revoke(&self, path: &str) -> ApiError {
         let shown_by = self
             .context
+            .judging()
             .asked_path(path)
             .ok()
             .and_then(|path| self.context.spec.mounts.covering(path.to_str()?));
@@ -529,7 +532,7 @@ impl ControlPlane {
     pub(crate) fn take_persisted(&mut self) {
         let mut refused = Vec::new();
         for asked in self.workspace_file.grants() {
-            match self.context.judge_persisted(asked) {
+            match self.context.judging().judge_persisted(asked) {
                 Ok(grant) => self.grants.insert(grant),
                 Err(error) => refused.push(format!("a grant of {FILE} does not hold: {error}")),
             }

@@ -305,3 +305,44 @@ fn transcript_in_the_documents_is_what_a_person_sees() {
         "this belongs in the documents:\n{transcript}"
     );
 }
+
+#[test]
+fn question_tells_what_is_never_granted_and_all_that_the_network_opens() {
+    let home = Home::new();
+    let good = home.path("home/good");
+    std::fs::create_dir_all(&good).unwrap();
+    std::fs::create_dir_all(home.path("home/.ssh")).unwrap();
+    let grants = [
+        (home.path("home"), "rw"),
+        (home.path("home/.ssh"), "rw"),
+        (home.path("home/missing"), "ro"),
+        (good.clone(), "ro"),
+    ];
+    let mut text: String = grants
+        .iter()
+        .map(|(path, mode)| format!("[[grants]]\npath = {path:?}\nmode = \"{mode}\"\n"))
+        .collect();
+    write(&home, &text);
+    let ran = trust(&home, "--diff");
+    let shown = ran.text();
+    assert_eq!(shown.matches("  ! never granted: ").count(), 3, "{shown}");
+    for why in ["the home directory itself", "No such file"] {
+        assert!(shown.contains(why), "{shown}");
+    }
+    assert!(!shown.contains("The sandbox then reaches"), "{shown}");
+    text.push_str("[egress]\nenabled = true\n[[egress.https]]\nhost = \"a.example.org\"\n");
+    write(&home, &text);
+    std::fs::create_dir_all(home.path("config/umwelt")).unwrap();
+    let mut base = std::fs::read_to_string(home.path("config/umwelt/umwelt.toml"))
+        .unwrap_or_default();
+    base.push_str("\n[[egress.https]]\nhost = \"base.example.org\"\nprivate = true\n");
+    std::fs::write(home.path("config/umwelt/umwelt.toml"), base).unwrap();
+    let shown = trust(&home, "--diff").text();
+    for line in [
+        "The sandbox then reaches",
+        "https://a.example.org/*  (this file)",
+        "https://base.example.org/*, also at a private address  (base config)",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
+}
