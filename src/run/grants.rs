@@ -131,7 +131,7 @@ impl GrantError {
                 "grant a directory that does not hold it, or for reading only".to_owned()
             }
             GrantError::Masked { .. } => {
-                "a single file that is needed can be granted by its name, with \"file\": true (--file)".to_owned()
+                "it is hidden on purpose; where it is needed, a person can grant one single file of it with: umwelt-ctl grant --file".to_owned()
             }
             GrantError::Changed(_) => "grant it again".to_owned(),
             GrantError::TooMany => "revoke what is no longer needed".to_owned(),
@@ -250,6 +250,18 @@ impl Judge<'_> {
             None => self.workspace.join(text),
         };
         Ok(workspace::lexical(&path))
+    }
+
+    /// What a single file that is granted by its name is hidden for otherwise.
+    pub(crate) fn lifted_mask(&self, grant: &Grant) -> Option<String> {
+        if grant.kind != GrantKind::File {
+            return None;
+        }
+        let facts = masks::find(&self.config.masks, &MountSet::default()).ok()?;
+        let mut hidden = facts.hidden.iter();
+        let mask = hidden.find(|hidden| Path::new(&grant.path).starts_with(&hidden.real))?;
+        let reason = mask.reason.as_deref().unwrap_or("no reason is given");
+        Some(format!("this file is hidden by a mask: {reason}"))
     }
 
     fn check_links(&self, links: &[PathBuf], real: &Path) -> Result<(), GrantError> {

@@ -278,12 +278,17 @@ const END: &str = "<!-- transcript of umwelt-ctl trust: end -->";
 #[test]
 fn transcript_in_the_documents_is_what_a_person_sees() {
     let home = Home::new();
-    let shared = "[[grants]]\npath = \"/home/you/dev/shared\"\nmode = \"ro\"\n";
-    write(&home, shared);
+    let dev = home.path("home/dev");
+    let (shared, other) = (dev.join("shared"), dev.join("other"));
+    for dir in [&shared, &other] {
+        std::fs::create_dir_all(dir).unwrap();
+    }
+    let shared = format!("[[grants]]\npath = {shared:?}\nmode = \"ro\"\n");
+    write(&home, &shared);
     assert_eq!(trust(&home, "--yes").code, Some(0));
     write(
         &home,
-        &format!("{shared}\n[[grants]]\npath = \"/home/you/dev/other\"\nmode = \"rw\"\n"),
+        &format!("{shared}\n[[grants]]\npath = {other:?}\nmode = \"rw\"\n"),
     );
     let _running = home.control_plane();
     let mut session = Session::start_as(&home, &["trust", &home.workspace], "dumb");
@@ -294,7 +299,8 @@ fn transcript_in_the_documents_is_what_a_person_sees() {
     assert_eq!(session.finish().code, Some(0));
     let shown = shown
         .replace("\r\n", "\n")
-        .replace(&home.workspace, "/home/you/dev/project");
+        .replace(&home.workspace, "/home/you/dev/project")
+        .replace(dev.to_str().unwrap(), "/home/you/dev");
     let transcript = format!(
         "```text\n$ umwelt-ctl trust ~/dev/project\n{}\n```\n",
         shown.trim_end()
@@ -333,11 +339,12 @@ fn question_tells_what_is_never_granted_and_all_that_the_network_opens() {
     text.push_str("[egress]\nenabled = true\n[[egress.https]]\nhost = \"a.example.org\"\n");
     write(&home, &text);
     std::fs::create_dir_all(home.path("config/umwelt")).unwrap();
-    let mut base = std::fs::read_to_string(home.path("config/umwelt/umwelt.toml"))
-        .unwrap_or_default();
+    let mut base =
+        std::fs::read_to_string(home.path("config/umwelt/umwelt.toml")).unwrap_or_default();
     base.push_str("\n[[egress.https]]\nhost = \"base.example.org\"\nprivate = true\n");
     std::fs::write(home.path("config/umwelt/umwelt.toml"), base).unwrap();
-    let shown = trust(&home, "--diff").text();
+    let ran = trust(&home, "--diff");
+    let shown = ran.text();
     for line in [
         "The sandbox then reaches",
         "https://a.example.org/*  (this file)",
