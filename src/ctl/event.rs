@@ -61,7 +61,15 @@ fn told(kind: &str, entry: &Value) -> (String, String) {
             let is_kept = entry.get("persist") == Some(&Value::Bool(true));
             let kept = if is_kept { " (persisted)" } else { "" };
             let what = format!("{} {}{kept}", field("mode"), field("path"));
+            let what = match text(entry, "mask") {
+                Some(mask) => format!("{what}; {mask}"),
+                None => what,
+            };
             (field("applied"), what)
+        }
+        "refused" => {
+            let what = format!("{} {}: {}", field("mode"), field("path"), field("reason"));
+            ("not granted".to_owned(), what)
         }
         "revoke" => (field("applied"), field("path")),
         "recreated" => {
@@ -135,6 +143,13 @@ mod tests {
                 persist: true,
                 client,
                 applied,
+                mask: Some("this file is hidden by a mask: keys"),
+            },
+            Entry::Refused {
+                path: "/q",
+                mode: "ro",
+                client,
+                reason: "it is hidden",
             },
             Entry::Revoke {
                 path: "/p",
@@ -173,7 +188,9 @@ mod tests {
             [
                 "started - restart 2 - image i:1".to_owned(),
                 "ended - - - stopped".to_owned(),
-                "grant c/1 live - rw /p (persisted)".to_owned(),
+                "grant c/1 live - rw /p (persisted); this file is hidden by a mask: keys"
+                    .to_owned(),
+                "refused c/1 not granted - ro /q: it is hidden".to_owned(),
                 "revoke c/1 live - /p".to_owned(),
                 "recreated - 1 lost - a grant; lost: make".to_owned(),
                 "trust c/1 trusted - .umwelt.toml".to_owned(),

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::api::client::Client;
-use crate::api::{Call, Empty, ListReply, MountEntry};
+use crate::api::{Call, Egress, EgressOp, EgressReply, Empty, ListReply, MountEntry};
 use crate::cli;
-use crate::ctl::CLIENT;
 use crate::ctl::args::{Args, Operands, Subcommand};
 use crate::ctl::output::{self, Cell};
 use crate::ctl::peer::{self, Presence};
 use crate::ctl::place::Place;
+use crate::ctl::{CLIENT, NAME};
 use crate::error::Error;
 use crate::text;
 
@@ -47,13 +47,40 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     if args.json {
         return Ok(cli::print(&output::render_json(&reply)?));
     }
-    Ok(cli::print(&render(&reply)))
+    let rules = match reply.network.as_str() {
+        "none" => None,
+        _ => Some(count_rules(&mut client, deadline)?),
+    };
+    Ok(cli::print(&render(&reply, rules)))
 }
 
-fn render(reply: &ListReply) -> String {
+fn count_rules(client: &mut Client, deadline: Instant) -> Result<usize, Error> {
+    let call = Egress {
+        op: EgressOp::List,
+        kind: None,
+        host: None,
+        port: None,
+        paths: None,
+        methods: None,
+        inspect: None,
+        private: None,
+    };
+    let reply: EgressReply = peer::ask(client, Call::Egress(call), deadline)?;
+    Ok(reply.rules.len())
+}
+
+fn network(reply: &ListReply, rules: Option<usize>) -> String {
+    match rules {
+        None => reply.network.clone(),
+        Some(1) => format!("{}, 1 rule; see: {NAME} egress list", reply.network),
+        Some(count) => format!("{}, {count} rules; see: {NAME} egress list", reply.network),
+    }
+}
+
+fn render(reply: &ListReply, rules: Option<usize>) -> String {
     let facts = [
         ("workspace", reply.workspace.clone()),
-        ("network", reply.network.clone()),
+        ("network", network(reply, rules)),
         ("memory", output::render_size(reply.resources.memory)),
         ("cpus", reply.resources.cpus.to_string()),
         ("processes", reply.resources.pids_limit.to_string()),
@@ -123,12 +150,14 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(
-            render(&reply),
+            render(&reply, None),
             "workspace  /w\nnetwork    none\nmemory     4g\ncpus       1.5\n\
              processes  1024\ntimeout    2m 0s (at most 1h 0m)\n\n\
              MODE    SIZE  SOURCE     PATH\nrw      -     workspace  /w\n\
              masked  -     base       /h/a  (x\\ny)\n\
              tmpfs   1g    umwelt     /tmp\nnote: a\\nb\n"
         );
+        let with_rules = render(&reply, Some(2));
+        assert!(with_rules.contains("network    none, 2 rules; see: umwelt-ctl egress list\n"));
     }
 }

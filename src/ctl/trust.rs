@@ -1,5 +1,7 @@
 //! `umwelt-ctl trust`: a person looks at a workspace file, and accepts it.
 
+mod consequences;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,6 +11,7 @@ use crate::cli;
 use crate::ctl::args::{Args, Operands, Subcommand};
 use crate::ctl::peer::{self, Presence};
 use crate::ctl::place::{Place, Target};
+use crate::ctl::trust::consequences::Consequences;
 use crate::ctl::{CLIENT, CtlError, NAME, diff};
 use crate::error::{Error, exit_code};
 use crate::run::journal::{Entry, Journal};
@@ -22,7 +25,8 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
 Usage: umwelt-ctl trust [--diff | --yes | --revoke] [WORKSPACE]
 
 Shows what .umwelt.toml in WORKSPACE would allow more or less than what was
-accepted before, and the text that has changed; then asks whether to accept it.
+accepted before, which grants in it are never given, all that its network would
+reach, and the text that has changed; then asks whether to accept it.
 Until then, and after each edit that is not umwelt's own, nothing in the file
 counts. Left out, WORKSPACE is the current directory.
 
@@ -74,7 +78,8 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     {
         return Err(CtlError::NobodyToAsk.into());
     }
-    cli::print(&render(&name, why, &seen));
+    let consequences = consequences::of(&place, &path, &seen.file)?;
+    cli::print(&render(&name, why, &seen, &consequences));
     if way == Way::Diff {
         return Ok(ExitCode::from(exit_code::FAILURE));
     }
@@ -148,9 +153,9 @@ fn record(place: &Place, target: &Target, change: &str) {
 const MAX_DIFF: usize = 15;
 
 /// The meaning first: a text can be long, and look harmless.
-fn render(name: &str, why: &Untrusted, seen: &Comparison) -> String {
+fn render(name: &str, why: &Untrusted, seen: &Comparison, more: &Consequences) -> String {
     let mut out = format!("{name} does not count: {}\n", printable(&why.to_string()));
-    out.push_str(&format!("\nAccepting it\n{}", meaning(seen)));
+    out.push_str(&format!("\nAccepting it\n{}", meaning(seen, more)));
     let diff = diff::render(&seen.old_text, &seen.new_text);
     match diff.is_empty() {
         true => out.push_str("\nThe text is the one that was accepted.\n"),
@@ -158,12 +163,12 @@ fn render(name: &str, why: &Untrusted, seen: &Comparison) -> String {
     }
     if diff.lines().count() > MAX_DIFF {
         // The beginning has left the screen by now.
-        out.push_str(&format!("\nAccepting it\n{}", meaning(seen)));
+        out.push_str(&format!("\nAccepting it\n{}", meaning(seen, more)));
     }
     out
 }
 
-fn meaning(seen: &Comparison) -> String {
+fn meaning(seen: &Comparison, more: &Consequences) -> String {
     let mut out = String::new();
     for change in &seen.changes {
         let mark = if change.widens { '+' } else { '-' };
@@ -171,6 +176,15 @@ fn meaning(seen: &Comparison) -> String {
     }
     if seen.changes.is_empty() {
         out.push_str("  = changes nothing that is allowed\n");
+    }
+    for line in &more.never {
+        out.push_str(&format!("  ! {line}\n"));
+    }
+    if !more.reached.is_empty() {
+        out.push_str("\nThe sandbox then reaches\n");
+    }
+    for line in &more.reached {
+        out.push_str(&format!("  {line}\n"));
     }
     out
 }

@@ -81,6 +81,8 @@ struct Judged {
     /// What the workspace file has to say from now on.
     persist: Option<Persist>,
     notices: Vec<String>,
+    /// What hides it otherwise, with the reason.
+    lifted: Option<String>,
 }
 
 #[derive(Debug)]
@@ -193,7 +195,10 @@ impl ControlPlane {
                     supersede(&mut batch, &judged);
                     batch.push(judged);
                 }
-                Err(error) => self.answer_refused(change.connection, change.request, error),
+                Err(error) => {
+                    self.record_refusal(&change, &error);
+                    self.answer_refused(change.connection, change.request, error);
+                }
             }
         }
         if !batch.is_empty() {
@@ -221,6 +226,7 @@ impl ControlPlane {
         }
         let grant = self
             .context
+            .judging()
             .judge(asked, wanted)
             .map_err(|error| ApiError::from(&error))?;
         let mut judged = Judged {
@@ -231,7 +237,12 @@ impl ControlPlane {
             mode: Some(asked.mode),
             persist: asked.persist.then(|| Persist::Add(persisted(&grant))),
             notices: Vec::new(),
+            lifted: None,
         };
+        if let Some(lifted) = self.context.judging().lifted_mask(&grant) {
+            judged.notices.push(text::printable(&lifted));
+            judged.lifted = Some(lifted);
+        }
         match self.visible_through(&grant, wanted) {
             Some(path) if !asked.persist => judged.notices.push(format!(
                 "it was visible already, through {:?}",
@@ -272,6 +283,7 @@ impl ControlPlane {
     ) -> Result<Judged, ApiError> {
         let asked = self
             .context
+            .judging()
             .asked_path(path)
             .map_err(|error| ApiError::from(&error))?;
         // What was granted may be gone by now, or have become a link.
@@ -290,6 +302,7 @@ impl ControlPlane {
                     mode: None,
                     persist: is_persisted.then_some(Persist::Remove),
                     notices: Vec::new(),
+                    lifted: None,
                 });
             }
         }
@@ -299,6 +312,7 @@ impl ControlPlane {
     fn nothing_to_revoke(&self, path: &str) -> ApiError {
         let shown_by = self
             .context
+            .judging()
             .asked_path(path)
             .ok()
             .and_then(|path| self.context.spec.mounts.covering(path.to_str()?));
@@ -489,12 +503,29 @@ impl ControlPlane {
                 persist,
                 client,
                 applied,
+                mask: change.lifted.as_deref(),
             },
             None => Entry::Revoke {
                 path,
                 client,
                 applied,
             },
+        });
+    }
+
+    /// Asking for what is forbidden leaves a trace too.
+    fn record_refusal(&self, change: &Change, error: &ApiError) {
+        let ChangeKind::Grant(asked) = &change.kind else {
+            return;
+        };
+        self.journal.record(&Entry::Refused {
+            path: &short(&asked.path),
+            mode: match asked.mode {
+                GrantMode::Ro => "ro",
+                GrantMode::Rw => "rw",
+            },
+            client: &self.client_name(change.connection),
+            reason: &short(&error.message),
         });
     }
 
@@ -525,11 +556,27 @@ impl ControlPlane {
         notices
     }
 
+    /// For a person, who is not the one that the next result is for: all that
+    /// holds until it is resolved, also what an agent was told once.
+    pub(crate) fn lasting_notices(&mut self) -> Vec<String> {
+        let mut notices = self.context.list.notices.clone();
+        let pending = std::mem::take(&mut self.pending_notices);
+        notices.extend(
+            pending
+                .iter()
+                .filter(|line| !self.context.list.notices.contains(line))
+                .cloned(),
+        );
+        self.pending_notices = pending;
+        notices.extend(self.workspace_file.notice().map(str::to_owned));
+        notices
+    }
+
     /// The grants of the workspace file that the rules allow.
     pub(crate) fn take_persisted(&mut self) {
         let mut refused = Vec::new();
         for asked in self.workspace_file.grants() {
-            match self.context.judge_persisted(asked) {
+            match self.context.judging().judge_persisted(asked) {
                 Ok(grant) => self.grants.insert(grant),
                 Err(error) => refused.push(format!("a grant of {FILE} does not hold: {error}")),
             }

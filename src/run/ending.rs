@@ -132,10 +132,13 @@ impl ControlPlane {
             }
             JobStdio::Piped | JobStdio::Terminal => {
                 self.journal.append(&record);
+                let duration_ms = record.duration_ms;
+                let mut notices = job.notices;
+                notices.extend(self.lasting_notices());
                 let reply = ExecReply {
                     outcome: outcome.clone(),
-                    duration_ms: record.duration_ms,
-                    notices: job.notices,
+                    duration_ms,
+                    notices,
                 };
                 self.keep_lingering(job.cgroup);
                 self.reply(connection, request, &reply);

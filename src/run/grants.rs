@@ -4,6 +4,8 @@
 //! A person decides on the path as it was asked for, so no link that commands
 //! inside can change may lie on the way.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +13,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 
 use crate::api::{ApiError, ErrorKind, Grant as Asked, GrantMode};
-use crate::config::{MAX_GRANTS, Mask, MaskTarget, PersistedGrant};
+use crate::config::{Config, MAX_GRANTS, Mask, MaskTarget, PersistedGrant};
+use crate::dirs::Dirs;
 use crate::places;
 use crate::policy::grants::{Grant, GrantKind, GrantSet, Lasts};
 use crate::policy::masks::MaskFacts;
@@ -128,7 +131,7 @@ impl GrantError {
                 "grant a directory that does not hold it, or for reading only".to_owned()
             }
             GrantError::Masked { .. } => {
-                "a single file that is needed can be granted by its name, with \"file\": true (--file)".to_owned()
+                "it is hidden on purpose; where it is needed, a person can grant one single file of it with: umwelt-ctl grant --file".to_owned()
             }
             GrantError::Changed(_) => "grant it again".to_owned(),
             GrantError::TooMany => "revoke what is no longer needed".to_owned(),
@@ -147,7 +150,35 @@ impl From<&GrantError> for ApiError {
     }
 }
 
+/// What decides on a grant. It needs no sandbox.
+#[derive(Debug)]
+pub(crate) struct Judge<'a> {
+    /// With umwelt's own masks.
+    pub(crate) config: &'a Config,
+    pub(crate) dirs: &'a Dirs,
+    /// Without links.
+    pub(crate) workspace: &'a Path,
+    pub(crate) exe: &'a Path,
+    /// Where podman and git are looked for.
+    pub(crate) search_path: &'a OsStr,
+    /// Directories in which commands could write at some time.
+    pub(crate) was_writable: &'a BTreeSet<String>,
+}
+
 impl Context {
+    pub(crate) fn judging(&self) -> Judge<'_> {
+        Judge {
+            config: &self.config,
+            dirs: &self.dirs,
+            workspace: self.workspace.path(),
+            exe: &self.exe,
+            search_path: &self.search_path,
+            was_writable: &self.was_writable,
+        }
+    }
+}
+
+impl Judge<'_> {
     /// Judges what a client asks for, by the rules and by what is `held`.
     pub(crate) fn judge(&self, asked: &Asked, held: &GrantSet) -> Result<Grant, GrantError> {
         let path = self.asked_path(&asked.path)?;
@@ -216,13 +247,25 @@ impl Context {
         }
         let path = match text.strip_prefix("~/") {
             Some(rest) => self.dirs.home.join(rest),
-            None => self.workspace.path().join(text),
+            None => self.workspace.join(text),
         };
         Ok(workspace::lexical(&path))
     }
 
+    /// What a single file that is granted by its name is hidden for otherwise.
+    pub(crate) fn lifted_mask(&self, grant: &Grant) -> Option<String> {
+        if grant.kind != GrantKind::File {
+            return None;
+        }
+        let facts = masks::find(&self.config.masks, &MountSet::default()).ok()?;
+        let mut hidden = facts.hidden.iter();
+        let mask = hidden.find(|hidden| Path::new(&grant.path).starts_with(&hidden.real))?;
+        let reason = mask.reason.as_deref().unwrap_or("no reason is given");
+        Some(format!("this file is hidden by a mask: {reason}"))
+    }
+
     fn check_links(&self, links: &[PathBuf], real: &Path) -> Result<(), GrantError> {
-        let writable = &self.was_writable;
+        let writable = self.was_writable;
         let changeable = |link: &&PathBuf| writable.iter().any(|dir| link.starts_with(dir));
         match links.iter().find(changeable) {
             None => Ok(()),
@@ -248,15 +291,15 @@ impl Context {
     }
 
     fn check_place(&self, real: &Path, kind: GrantKind) -> Result<(), GrantError> {
-        if real.starts_with(self.workspace.path()) {
+        if real.starts_with(self.workspace) {
             return Err(GrantError::InWorkspace(real.to_owned()));
         }
         let refusal = match kind.access() {
             Access::ReadWrite => {
-                workspace::refusal(real, &self.dirs).or_else(|| self.program_refusal(real))
+                workspace::refusal(real, self.dirs).or_else(|| self.program_refusal(real))
             }
-            Access::ReadOnly => workspace::system_refusal(real, &self.dirs)
-                .or_else(|| preflight::bind_refusal(real, &self.config.masks, &self.dirs)),
+            Access::ReadOnly => workspace::system_refusal(real, self.dirs)
+                .or_else(|| preflight::bind_refusal(real, &self.config.masks, self.dirs)),
         };
         match refusal {
             None => Ok(()),
@@ -272,7 +315,7 @@ impl Context {
         if self.exe.starts_with(real) {
             return Some(format!("it contains umwelt's own program {:?}", self.exe));
         }
-        let mut entries = std::env::split_paths(&self.search_path);
+        let mut entries = std::env::split_paths(self.search_path);
         let entry = entries.find(|entry| entry.starts_with(real) || real.starts_with(entry))?;
         Some(format!(
             "podman and git are looked for in {entry:?}, an entry of PATH"

@@ -38,6 +38,16 @@ pub(crate) enum Entry<'a> {
         client: &'a str,
         /// `live`, `recreated` or `unchanged`.
         applied: &'a str,
+        /// That a mask hides the file otherwise, and why.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        mask: Option<&'a str>,
+    },
+    /// A grant that was asked for and not given.
+    Refused {
+        path: &'a str,
+        mode: &'a str,
+        client: &'a str,
+        reason: &'a str,
     },
     Revoke {
         path: &'a str,
@@ -222,6 +232,7 @@ mod tests {
             persist: false,
             client: "c",
             applied: "live",
+            mask: None,
         });
         journal.record(&Entry::Recreated {
             reason: "grant",

@@ -50,7 +50,13 @@ impl Watched {
             return Vec::new();
         }
         let last = std::mem::replace(&mut self.last, now);
-        let changes = compare(&last, &self.last);
+        let mut changes = compare(&last, &self.last);
+        for change in changes.iter_mut().take(MAX_TOLD) {
+            change.gone_at = match change.after {
+                None => self.watch.directory_changed_at(change.path),
+                Some(_) => None,
+            };
+        }
         let mut lines: Vec<String> = changes
             .iter()
             .take(MAX_TOLD)
@@ -93,6 +99,9 @@ struct Change<'a> {
     path: &'a Path,
     before: Option<&'a Seen>,
     after: Option<&'a Seen>,
+    /// Of what was removed: when its directory was changed last. It was gone
+    /// by then.
+    gone_at: Option<SystemTime>,
 }
 
 impl Change<'_> {
@@ -118,8 +127,9 @@ impl Change<'_> {
     /// Commands run at the same time, and background processes: whose change
     /// it was, nobody knows.
     fn when(&self, begun: SystemTime) -> &'static str {
+        let gone = || self.gone_at.filter(|_| self.after.is_none());
         let changed = self.after.and_then(|seen| seen.stamp.changed_at());
-        match changed {
+        match changed.or_else(gone) {
             Some(changed) if changed + STEP < begun => "since the last command",
             _ => "during this command",
         }
@@ -143,6 +153,7 @@ fn compare<'a>(before: &'a Snapshot, after: &'a Snapshot) -> Vec<Change<'a>> {
             path,
             before,
             after,
+            gone_at: None,
         })
         .filter(is_news)
         .collect();
@@ -280,6 +291,30 @@ mod tests {
         let later = SystemTime::now() + Duration::from_secs(1);
         let lines = place.watched.changes(later, String::new);
         assert!(lines[0].ends_with("was changed since the last command"));
+    }
+
+    #[test]
+    fn what_was_removed_before_the_command_began_is_not_laid_to_it() {
+        for (file, is_later) in [
+            (".umwelt.toml", true),
+            (".git/hooks/a", true),
+            (".envrc", false),
+        ] {
+            let mut place = Place::new(&[file]);
+            std::fs::remove_file(place.path(file)).unwrap();
+            let later = SystemTime::now() + Duration::from_secs(1);
+            let begun = if is_later {
+                later
+            } else {
+                SystemTime::UNIX_EPOCH
+            };
+            let lines = place.watched.changes(begun, String::new);
+            let when = [
+                "was removed during this command",
+                "was removed since the last command",
+            ];
+            assert!(lines[0].contains(when[usize::from(is_later)]), "{lines:?}");
+        }
     }
 
     #[test]

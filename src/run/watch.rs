@@ -168,6 +168,25 @@ impl Watch {
         }
     }
 
+    /// When the directory of a path of the workspace was changed last: names in
+    /// it have come and gone until then. Not known where a link lies on the way.
+    pub(crate) fn directory_changed_at(&self, path: &Path) -> Option<SystemTime> {
+        let parent = path.parent().filter(|_| path.is_relative())?;
+        let parent = match parent.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => parent,
+        };
+        let opened = rustix::fs::openat2(
+            self.workspace.as_ref()?,
+            parent,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH,
+        );
+        let stat = rustix::fs::fstat(opened.ok()?).ok()?;
+        Stamp::new(&stat).changed_at()
+    }
+
     pub(crate) fn look(&self) -> Snapshot {
         let mut looking = Looking::default();
         let Some(root) = self.workspace.as_ref().map(AsFd::as_fd) else {

@@ -8,7 +8,7 @@
 
 pub(crate) mod directory;
 pub(crate) mod meaning;
-mod network_meaning;
+pub(crate) mod network_meaning;
 mod record;
 pub(crate) mod repository;
 mod update;
@@ -76,6 +76,8 @@ pub(crate) struct Comparison {
     pub(crate) changes: Vec<Change>,
     pub(crate) old_text: String,
     pub(crate) new_text: String,
+    /// What the file asks for now.
+    pub(crate) file: WorkspaceFile,
     found: Option<Contents>,
 }
 
@@ -141,6 +143,7 @@ impl WorkspaceTrust {
             changes: meaning::changes(&old, &found.file),
             old_text,
             new_text: found.text.clone(),
+            file: found.file.clone(),
             found: found.contents.clone(),
         };
         Ok((found, comparison))

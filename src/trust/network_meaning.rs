@@ -16,8 +16,12 @@ pub(super) fn changes(old: &EgressConfig, new: &EgressConfig) -> Vec<Change> {
         (true, false) => changes.push(change(false, "turns the network off".to_owned())),
         _ => {}
     }
-    changes.extend(difference(&old.https, &new.https, https_identity, https));
-    changes.extend(difference(&old.tcp, &new.tcp, tcp_identity, tcp));
+    changes.extend(difference(&old.https, &new.https, https_identity, |rule| {
+        format!("egress to {}", https(rule))
+    }));
+    changes.extend(difference(&old.tcp, &new.tcp, tcp_identity, |rule| {
+        format!("egress to {}", tcp(rule))
+    }));
     let identity = |entry: &HostEntry| format!("{} {}", entry.name, entry.address);
     changes.extend(difference(&old.hosts, &new.hosts, identity, host));
     let named = |config: &EgressConfig| config.registries.clone().unwrap_or_default();
@@ -45,8 +49,9 @@ fn difference<T>(
     added.chain(removed).collect()
 }
 
-fn https(rule: &HttpsRule) -> String {
-    let mut text = format!("egress to https://{}", rule.host);
+/// One rule in words.
+pub(crate) fn https(rule: &HttpsRule) -> String {
+    let mut text = format!("https://{}", rule.host);
     if rule.port != HTTPS_PORT {
         let _ = write!(text, ":{}", rule.port);
     }
@@ -66,9 +71,9 @@ fn https(rule: &HttpsRule) -> String {
     text + private(rule.private)
 }
 
-fn tcp(rule: &TcpRule) -> String {
+pub(crate) fn tcp(rule: &TcpRule) -> String {
     let private = private(rule.private);
-    format!("egress to tcp://{}:{}{private}", rule.host, rule.port)
+    format!("tcp://{}:{}{private}", rule.host, rule.port)
 }
 
 fn private(is_private: bool) -> &'static str {

@@ -152,11 +152,13 @@ fn edit_is_shown_against_what_was_accepted() {
     let ran = trust(&home, "--diff");
     assert_eq!(ran.code, Some(1));
     let name = format!("{:?}", file(&home));
+    let roots = home.path("home");
     assert_eq!(
         ran.text(),
         format!(
             "{name} does not count: it has changed since it was accepted\n\nAccepting it\n  \
-             - changes read-write access to \"/srv/a\" to read-only access to \"/srv/a\"\n\n\
+             - changes read-write access to \"/srv/a\" to read-only access to \"/srv/a\"\n  \
+             ! never granted: \"/srv/a\" lies outside of what can be granted: [{roots:?}]\n\n\
              --- accepted\n+++ now\n@@ -1,4 +1,4 @@\n # mine\n [[grants]]\n path = \"/srv/a\"\n\
              -mode = \"rw\"\n+mode = \"ro\"  # \\u{{202e}}\\x9bless\n"
         )
@@ -278,12 +280,17 @@ const END: &str = "<!-- transcript of umwelt-ctl trust: end -->";
 #[test]
 fn transcript_in_the_documents_is_what_a_person_sees() {
     let home = Home::new();
-    let shared = "[[grants]]\npath = \"/home/you/dev/shared\"\nmode = \"ro\"\n";
-    write(&home, shared);
+    let dev = home.path("home/dev");
+    let (shared, other) = (dev.join("shared"), dev.join("other"));
+    for dir in [&shared, &other] {
+        std::fs::create_dir_all(dir).unwrap();
+    }
+    let shared = format!("[[grants]]\npath = {shared:?}\nmode = \"ro\"\n");
+    write(&home, &shared);
     assert_eq!(trust(&home, "--yes").code, Some(0));
     write(
         &home,
-        &format!("{shared}\n[[grants]]\npath = \"/home/you/dev/other\"\nmode = \"rw\"\n"),
+        &format!("{shared}\n[[grants]]\npath = {other:?}\nmode = \"rw\"\n"),
     );
     let _running = home.control_plane();
     let mut session = Session::start_as(&home, &["trust", &home.workspace], "dumb");
@@ -294,7 +301,8 @@ fn transcript_in_the_documents_is_what_a_person_sees() {
     assert_eq!(session.finish().code, Some(0));
     let shown = shown
         .replace("\r\n", "\n")
-        .replace(&home.workspace, "/home/you/dev/project");
+        .replace(&home.workspace, "/home/you/dev/project")
+        .replace(dev.to_str().unwrap(), "/home/you/dev");
     let transcript = format!(
         "```text\n$ umwelt-ctl trust ~/dev/project\n{}\n```\n",
         shown.trim_end()
@@ -304,4 +312,46 @@ fn transcript_in_the_documents_is_what_a_person_sees() {
         documented, transcript,
         "this belongs in the documents:\n{transcript}"
     );
+}
+
+#[test]
+fn question_tells_what_is_never_granted_and_all_that_the_network_opens() {
+    let home = Home::new();
+    let good = home.path("home/good");
+    std::fs::create_dir_all(&good).unwrap();
+    std::fs::create_dir_all(home.path("home/.ssh")).unwrap();
+    let grants = [
+        (home.path("home"), "rw"),
+        (home.path("home/.ssh"), "rw"),
+        (home.path("home/missing"), "ro"),
+        (good.clone(), "ro"),
+    ];
+    let mut text: String = grants
+        .iter()
+        .map(|(path, mode)| format!("[[grants]]\npath = {path:?}\nmode = \"{mode}\"\n"))
+        .collect();
+    write(&home, &text);
+    let ran = trust(&home, "--diff");
+    let shown = ran.text();
+    assert_eq!(shown.matches("  ! never granted: ").count(), 3, "{shown}");
+    for why in ["the home directory itself", "No such file"] {
+        assert!(shown.contains(why), "{shown}");
+    }
+    assert!(!shown.contains("The sandbox then reaches"), "{shown}");
+    text.push_str("[egress]\nenabled = true\n[[egress.https]]\nhost = \"a.example.org\"\n");
+    write(&home, &text);
+    std::fs::create_dir_all(home.path("config/umwelt")).unwrap();
+    let mut base =
+        std::fs::read_to_string(home.path("config/umwelt/umwelt.toml")).unwrap_or_default();
+    base.push_str("\n[[egress.https]]\nhost = \"base.example.org\"\nprivate = true\n");
+    std::fs::write(home.path("config/umwelt/umwelt.toml"), base).unwrap();
+    let ran = trust(&home, "--diff");
+    let shown = ran.text();
+    for line in [
+        "The sandbox then reaches",
+        "https://a.example.org/*  (this file)",
+        "https://base.example.org/*, also at a private address  (base config)",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
 }
