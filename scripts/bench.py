@@ -113,7 +113,7 @@ class Place:
 
     def settle(self):
         """Until the clean-up that podman exec leaves behind is done: it is its own, not ours."""
-        while has_process("cleanup"):
+        while is_podman_tidying():
             time.sleep(0.02)
 
     def wait_gone(self):
@@ -136,6 +136,16 @@ def has_process(text):
     for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if path.parent.name != own and text.encode() in path.read_bytes():
+                return True
+    return False
+
+
+def is_podman_tidying():
+    """conmon has the words for it in its own arguments, so podman's come first."""
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            program, *words = path.read_bytes().split(b"\0")
+            if program.endswith(b"podman") and b"cleanup" in words:
                 return True
     return False
 
