@@ -117,7 +117,7 @@ fn time_of_two_sigterms(place: &Place) -> Duration {
 fn first_sigterm_gives_a_command_time_to_end() {
     let Some(place) = place() else { return };
     let mut run = Run::ready(&place);
-    let orderly = "trap 'sleep 0.5; touch saved; exit' TERM; while :; do sleep 0.05; done";
+    let orderly = "trap 'sleep 0.1; touch saved; exit' TERM; while :; do sleep 0.05; done";
     let mut busy = Busy::start(&run, orderly);
     run.stop();
     assert_eq!(busy.answer()["ended"], "lost");
