@@ -7,6 +7,7 @@ mod hook;
 mod list;
 mod rm;
 mod shadow;
+mod tree;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -137,6 +138,11 @@ pub(crate) enum WorktreeError {
     Running {
         path: PathBuf,
     },
+    /// Another thing has taken the place of what was looked at.
+    Changed {
+        path: PathBuf,
+        changed: PathBuf,
+    },
     Hook {
         key: &'static str,
         program: String,
@@ -171,6 +177,9 @@ impl WorktreeError {
             WorktreeError::Running { path } => {
                 Some(format!("end it with: {NAME} stop {}", quoted(path)))
             }
+            WorktreeError::Changed { .. } => Some(format!(
+                "see which sandboxes run with: {NAME} list; nothing was removed, so try again when nobody works there"
+            )),
             WorktreeError::Hook { left: Some(path), .. } => Some(format!(
                 "the worktree is there; remove it with: {NAME} wt rm {}",
                 quoted(path)
@@ -214,6 +223,12 @@ impl fmt::Display for WorktreeError {
             }
             WorktreeError::Running { path } => {
                 write!(f, "will not remove {path:?}: a sandbox runs there")
+            }
+            WorktreeError::Changed { path, changed } => {
+                write!(
+                    f,
+                    "will not remove {path:?}: {changed:?} was moved or replaced meanwhile"
+                )
             }
             WorktreeError::Hook {
                 key,
