@@ -266,6 +266,42 @@ fn a_planted_commondir_leads_nowhere() {
     assert!(exists(&clean.add(&[])));
 }
 
+#[test]
+fn a_branch_is_made_in_the_repository_alone() {
+    let place = Place::new();
+    let heads = place.repo.join(".git/refs/heads");
+    let elsewhere = place.home.path("elsewhere");
+    std::fs::rename(&heads, &elsewhere).unwrap();
+    symlink(&elsewhere, &heads).unwrap();
+    let ran = place.wt(&["add", place.repo.to_str().unwrap(), "w1"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let reason = "cannot make the branch \"w1\"";
+    assert!(ran.stderr.contains(reason), "{}", ran.stderr);
+    assert_eq!(elsewhere.read_dir().unwrap().count(), 1);
+    std::fs::remove_file(&heads).unwrap();
+    std::fs::rename(&elsewhere, &heads).unwrap();
+
+    place.add(&["w1", "--branch", "a/b"]);
+    place.git(&["pack-refs", "--all"]);
+    for branch in ["a", "a/b/c", "main/x"] {
+        let ran = place.wt(&[
+            "add",
+            place.repo.to_str().unwrap(),
+            "w2",
+            "--branch",
+            branch,
+        ]);
+        assert_eq!(ran.code, Some(1), "{branch}");
+        assert!(
+            ran.stderr.contains("there is \"refs/heads/"),
+            "{}",
+            ran.stderr
+        );
+    }
+    place.add(&["w2", "--branch", "a/c"]);
+    place.git(&["fsck", "--strict"]);
+}
+
 /// Shell: a link to `to` in the place of `from`, which is moved aside.
 fn swap(from: &Path, to: &Path) -> String {
     let (from, to) = (from.display(), to.display());

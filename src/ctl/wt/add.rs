@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use super::branch;
 use super::git::{Head, Repository, args};
 use super::hook::{self, Told};
 use super::shadow::Shadow;
@@ -166,10 +167,7 @@ fn start(shadow: &Shadow, repository: &Repository, branch: &str) -> Result<Strin
         }
         _ => {}
     }
-    let name = format!("refs/heads/{branch}");
-    let message = "branch: made by umwelt-ctl wt add";
-    // The last word: it must not exist.
-    shadow.call(args!["update-ref", "-m", message, &name, &commit, ""])?;
+    branch::create(shadow, &common, branch, &commit)?;
     Ok(commit)
 }
 

@@ -2,6 +2,7 @@
 
 mod accept;
 mod add;
+mod branch;
 mod git;
 mod hook;
 mod list;
@@ -125,6 +126,11 @@ pub(crate) enum WorktreeError {
         branch: String,
         git_dir: PathBuf,
     },
+    /// It could not be made.
+    Branch {
+        branch: String,
+        reason: String,
+    },
     Git {
         call: String,
         problem: String,
@@ -185,7 +191,7 @@ impl WorktreeError {
                 quoted(path)
             )),
             WorktreeError::Hook { key, .. } => Some(format!("see {key} in umwelt.toml")),
-            WorktreeError::Taken { .. } => Some("give another name, or another --branch".to_owned()),
+            WorktreeError::Taken { .. } | WorktreeError::Branch { .. } => Some("give another name, or another --branch".to_owned()),
             WorktreeError::Git { .. } => None,
         }
     }
@@ -215,6 +221,9 @@ impl fmt::Display for WorktreeError {
                     f,
                     "the branch {branch:?} is checked out already, by {git_dir:?}"
                 )
+            }
+            WorktreeError::Branch { branch, reason } => {
+                write!(f, "cannot make the branch {branch:?}: {reason}")
             }
             WorktreeError::Git { call, problem } => write!(f, "{call:?} failed: {problem}"),
             WorktreeError::NoGit => f.write_str("git was not found"),
