@@ -6,12 +6,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{OFlags, Stat};
 
 use sha2::{Digest, Sha256};
 
 use crate::dirs::Dirs;
 use crate::places;
+use crate::sys::open;
 
 /// First 8 hex digits of the SHA-256 of the workspace's real path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +55,13 @@ pub(crate) struct FileId {
 }
 
 impl FileId {
+    pub(crate) fn of(stat: &Stat) -> FileId {
+        FileId {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        }
+    }
+
     pub(crate) fn from_metadata(metadata: &std::fs::Metadata) -> FileId {
         FileId {
             device: metadata.dev(),
@@ -183,15 +191,8 @@ fn is_shared(path: &Path) -> io::Result<bool> {
 /// Looks at the directory itself: a link that has taken the place of one of
 /// the path's components since it was resolved is refused.
 fn identify(real: &Path) -> io::Result<FileId> {
-    let dir = rustix::fs::openat2(
-        rustix::fs::CWD,
-        real,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-        ResolveFlags::NO_SYMLINKS,
-    )?;
-    let metadata = std::fs::File::from(dir).metadata()?;
-    Ok(FileId::from_metadata(&metadata))
+    let dir = open::absolute(real, OFlags::PATH | OFlags::DIRECTORY)?;
+    Ok(FileId::of(&rustix::fs::fstat(dir)?))
 }
 
 /// An alias is a convenience: one that cannot be mounted safely is left out.

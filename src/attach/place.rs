@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::attach::{Obstacle, not_live};
 use crate::sys::mountinfo::Entry;
+use crate::sys::open;
 
 /// From linux/magic.h.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -90,16 +91,12 @@ impl<'a> PathInside<'a> {
 
 /// Opens what is seen at a path, mounts included, links excluded.
 fn walk(from: &OwnedFd, path: &str) -> rustix::io::Result<OwnedFd> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    rustix::fs::openat2(from, path, flags, Mode::empty(), resolve)
+    open::beneath(from, path, OFlags::PATH)
 }
 
 /// The same for a path of the host.
 pub(super) fn open_on_host(path: &str) -> rustix::io::Result<OwnedFd> {
-    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve)
+    open::absolute(Path::new(path), OFlags::PATH)
 }
 
 /// The mount that a descriptor leads to, by its number in the mount tables.

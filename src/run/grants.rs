@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, OFlags};
 
 use crate::api::{ApiError, ErrorKind, Grant as Asked, GrantMode};
 use crate::config::{Config, MAX_GRANTS, Mask, MaskTarget, PersistedGrant};
@@ -21,6 +21,7 @@ use crate::policy::masks::MaskFacts;
 use crate::policy::mounts::{Access, MountSet};
 use crate::run::control_plane::Context;
 use crate::run::{masks, preflight};
+use crate::sys::open;
 use crate::workspace::{self, FileId};
 
 const MAX_PATH: usize = 4096;
@@ -398,19 +399,9 @@ fn check_kind(path: &Path, wanted: GrantKind, found: FileType) -> Result<(), Gra
 /// Looks at the thing itself: a link that has taken the place of one of the
 /// path's components since it was resolved is refused.
 pub(crate) fn identify(real: &Path) -> io::Result<(FileId, FileType)> {
-    let opened = rustix::fs::openat2(
-        rustix::fs::CWD,
-        real,
-        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-        ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
-    )?;
+    let opened = open::absolute(real, OFlags::PATH | OFlags::NOFOLLOW)?;
     let stat = rustix::fs::fstat(&opened)?;
-    let id = FileId {
-        device: stat.st_dev,
-        inode: stat.st_ino,
-    };
-    Ok((id, FileType::from_raw_mode(stat.st_mode)))
+    Ok((FileId::of(&stat), FileType::from_raw_mode(stat.st_mode)))
 }
 
 fn hidden_above(facts: &MaskFacts, real: &Path) -> Option<PathBuf> {

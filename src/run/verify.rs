@@ -9,13 +9,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
+use rustix::fs::{Dir, FileType, Mode, OFlags, StatVfsMountFlags};
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::podman::argv::{COVER_SIZE, ContainerSpec, Network};
 use crate::policy::mounts::{Cover, Mount, MountKind, MountSet};
 use crate::sys::cgroup::{self, Events};
 use crate::sys::mountinfo::{self, Entry};
+use crate::sys::open;
 use crate::sys::process;
 use crate::workspace::FileId;
 
@@ -117,7 +118,7 @@ pub(crate) fn verify(
     check_devices(&root)?;
     check_mount_table(&proc, spec)?;
     let scratch = check_mounts(&root, spec)?;
-    let shell = if in_root(&root, "/bin/bash").is_ok() {
+    let shell = if open::in_root(&root, "/bin/bash", OFlags::PATH).is_ok() {
         "/bin/bash"
     } else {
         "/bin/sh"
@@ -342,18 +343,6 @@ fn open_root(proc: &Proc) -> Result<OwnedFd, VerifyError> {
     })
 }
 
-/// Opens a path as a process inside would see it: links lead no further than
-/// the root inside.
-fn in_root(root: &OwnedFd, path: &str) -> rustix::io::Result<OwnedFd> {
-    rustix::fs::openat2(
-        root,
-        path.trim_start_matches('/'),
-        OFlags::PATH | OFlags::CLOEXEC,
-        Mode::empty(),
-        ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
-    )
-}
-
 /// Every mount that was asked for leads where it should.
 fn check_mounts(
     root: &OwnedFd,
@@ -361,7 +350,7 @@ fn check_mounts(
 ) -> Result<Vec<(String, OwnedFd)>, VerifyError> {
     let mut scratch = Vec::new();
     for mount in spec.mounts.iter() {
-        let inside = in_root(root, &mount.path).or_else(|error| {
+        let inside = open::in_root(root, &mount.path, OFlags::PATH).or_else(|error| {
             fail(
                 "mounts",
                 format!("{:?} cannot be found inside: {error}", mount.path),
@@ -438,7 +427,7 @@ fn look_at_cover(
     path: &str,
     cover: Cover,
 ) -> rustix::io::Result<(bool, StatVfsMountFlags)> {
-    let inside = in_root(root, path)?;
+    let inside = open::in_root(root, path, OFlags::PATH)?;
     let stat = rustix::fs::fstat(&inside)?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     let is_cover = match cover {
@@ -459,13 +448,7 @@ fn look_at_cover(
 }
 
 fn names_in(root: &OwnedFd, path: &str) -> rustix::io::Result<Vec<String>> {
-    let directory = rustix::fs::openat2(
-        root,
-        path.trim_start_matches('/'),
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-        ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
-    )?;
+    let directory = open::in_root(root, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
@@ -588,7 +571,7 @@ const DEVICES: [(&str, u32, u32); 6] = [
 /// there are no others, but not what is behind these.
 fn check_devices(root: &OwnedFd) -> Result<(), VerifyError> {
     for (path, major, minor) in DEVICES {
-        let stat = in_root(root, path).and_then(rustix::fs::fstat);
+        let stat = open::in_root(root, path, OFlags::PATH).and_then(rustix::fs::fstat);
         let stat = stat
             .or_else(|error| fail("devices", format!("{path:?} cannot be looked at: {error}")))?;
         let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;

@@ -7,7 +7,6 @@
 //! may have written that, a person must have accepted it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, OFlags};
@@ -204,12 +203,10 @@ impl Found {
     fn record_sources(&mut self) -> Result<(), String> {
         for mount in &self.mounts {
             if let MountKind::Bind { source, .. } = &mount.kind {
-                let metadata = open::absolute(Path::new(source), OFlags::PATH)
-                    .map_err(Into::into)
-                    .and_then(|fd| File::from(fd).metadata())
+                let stat = open::absolute(Path::new(source), OFlags::PATH)
+                    .and_then(rustix::fs::fstat)
                     .map_err(|error| format!("{source:?}: {error}"))?;
-                let id = FileId::from_metadata(&metadata);
-                self.sources.insert(source.clone(), id);
+                self.sources.insert(source.clone(), FileId::of(&stat));
             }
         }
         Ok(())

@@ -8,10 +8,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use crate::config::ConfigError;
+use crate::sys::open;
 
 /// A directory, held by a descriptor: what takes its name later is not meant.
 #[derive(Debug)]
@@ -39,13 +40,7 @@ pub(crate) enum ReplaceError {
 impl Directory {
     /// `path` must hold no link; one put there since it was resolved is refused.
     pub(crate) fn open(path: &Path) -> io::Result<Directory> {
-        let fd = rustix::fs::openat2(
-            rustix::fs::CWD,
-            path,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-            ResolveFlags::NO_SYMLINKS,
-        )?;
+        let fd = open::absolute(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         Ok(Directory {
             fd,
             path: path.to_owned(),

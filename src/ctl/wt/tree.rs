@@ -11,6 +11,7 @@ use rustix::fs::{AtFlags, Dir, OFlags};
 use rustix::io::Errno;
 
 use crate::sys::open;
+use crate::workspace::FileId;
 
 /// Each level takes two descriptors, of which 1024 are usual.
 const MAX_DEPTH: usize = 256;
@@ -56,7 +57,7 @@ impl Tree {
     pub(super) fn is_in_place(&self) -> io::Result<bool> {
         let held = rustix::fs::fstat(&self.dir)?;
         match rustix::fs::statat(&self.above, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) => Ok((found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)),
+            Ok(found) => Ok(FileId::of(&found) == FileId::of(&held)),
             Err(Errno::NOENT) => Ok(false),
             Err(error) => Err(error.into()),
         }
