@@ -155,7 +155,9 @@ pub(crate) enum CtlError {
         what: String,
     },
     /// A question needs somebody who can answer it.
-    NobodyToAsk,
+    NobodyToAsk {
+        hint: String,
+    },
     NotAccepted,
     /// While a person was looking at it.
     ChangedMeanwhile,
@@ -204,9 +206,7 @@ impl CtlError {
             CtlError::NotATerminal => Some(format!(
                 "run a command without a terminal with: {NAME} exec WORKSPACE -- CMD"
             )),
-            CtlError::NobodyToAsk => Some(format!(
-                "look at it with: {NAME} trust --diff; accept it without a question with: {NAME} trust --yes"
-            )),
+            CtlError::NobodyToAsk { hint } => Some(hint.clone()),
             _ => None,
         }
     }
@@ -236,7 +236,7 @@ impl fmt::Display for CtlError {
                 )
             }
             CtlError::NotATerminal => f.write_str("standard input is not a terminal"),
-            CtlError::NobodyToAsk => {
+            CtlError::NobodyToAsk { .. } => {
                 f.write_str("not accepted: standard input or output is not a terminal")
             }
             CtlError::NotAccepted => f.write_str("not accepted"),

@@ -129,6 +129,8 @@ fn without_a_terminal_only_yes_accepts() {
     let ran = home.run(&["trust", &home.workspace]);
     assert_eq!(ran.code, Some(1));
     assert!(ran.stderr.contains("not a terminal"), "{ran:?}");
+    let way_out = format!("with: umwelt-ctl trust --yes {}\n", home.workspace);
+    assert!(ran.stderr.ends_with(&way_out), "{ran:?}");
     assert_eq!((ran.text(), accepted(&home)), ("", None));
     let ran = trust(&home, "--diff");
     assert_eq!(ran.code, Some(1));

@@ -489,8 +489,12 @@ fn repository_is_shared_after_a_yes_only() {
     let path = path.to_str().unwrap();
     let ran = place.home.run(&["wt", "accept", path]);
     assert_eq!((ran.code, record(&place)), (Some(1), 0), "{ran:?}");
+    assert_eq!(ran.text(), "");
+    let way_out = format!("without a question with: umwelt-ctl wt accept --yes {path}\n");
+    assert!(ran.stderr.ends_with(&way_out), "{ran:?}");
     let ran = place.home.run(&["wt", "accept", "--yes", path]);
     assert_eq!((ran.code, record(&place)), (Some(0), 1), "{ran:?}");
+    assert!(ran.text().ends_with("refs to it.\naccepted\n"), "{ran:?}");
     let ran = place.home.run(&["wt", "rm", path]);
     assert_eq!((ran.code, record(&place)), (Some(0), 0), "{ran:?}");
 }
