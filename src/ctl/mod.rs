@@ -223,7 +223,7 @@ impl fmt::Display for CtlError {
             CtlError::StillThere { what, after_s } => {
                 write!(
                     f,
-                    "the sandbox of {what:?} has not ended within {after_s} s"
+                    "the sandbox of {what:?} is still stopping after {after_s} s"
                 )
             }
             CtlError::NotOurs { pid, reason } => {
