@@ -25,7 +25,7 @@ pub(crate) mod journal;
 mod layout;
 mod lifecycle;
 mod live;
-mod lock;
+pub(crate) mod lock;
 pub(crate) mod masks;
 mod network;
 mod notices;
@@ -190,7 +190,7 @@ fn serve(options: &Options) -> Result<(), Error> {
         &dirs,
     )?;
     let names = Names::new(&config.session_prefix, workspace.sid(), &dirs);
-    let _lock: Lock = match lock::acquire(&names)? {
+    let _lock: Lock = match lock::acquire(&names, workspace.as_str())? {
         Acquired::Lock(lock) => lock,
         Acquired::Attached => return already_running(options.launched, &workspace),
     };
