@@ -234,9 +234,9 @@ fn what_a_file_cannot_be_is_named_and_not_accepted() {
         assert_eq!(accepted(&home), None);
     };
     write(&home, &TEXT.replace("rw", "all"));
-    refused("line 4: mode: unknown variant");
+    refused("line 4: grants.mode: \"");
     write(&home, &format!("{TEXT}mode = \"ro\"\n"));
-    refused("line 5: duplicate key");
+    refused("line 5: mode stands there twice");
     write(&home, &TEXT[..30]);
     refused("line 3");
     std::fs::write(&path, vec![b'\n'; 50 << 20]).unwrap();
