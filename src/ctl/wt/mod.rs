@@ -19,6 +19,7 @@ use crate::ctl::args::{Args, Operands, Subcommand};
 use crate::ctl::place::Place;
 use crate::error::Error;
 use crate::text::shell_word;
+use crate::workspace;
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "wt",
@@ -63,21 +64,30 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         None => ("", &words[..]),
     };
     check_options(action, &args)?;
-    let site = || -> Result<Site, Error> {
+    let site = |given: &OsStr| -> Result<(Site, PathBuf), Error> {
         let place = Place::load()?;
         let worktrees = Config::load(&place.dirs)?.worktrees;
-        Ok(Site { place, worktrees })
+        let path = workspace::expand_tilde(Path::new(given), &place.dirs.home);
+        Ok((Site { place, worktrees }, path))
     };
     match (action, words) {
-        ("add", [repo]) => add::run(&site()?, Path::new(repo), None, args.branch),
-        ("add", [repo, name]) => {
-            let name = name.to_str().unwrap_or("\u{fffd}");
-            add::run(&site()?, Path::new(repo), Some(name), args.branch)
+        ("add", [repo, name @ ..]) if name.len() <= 1 => {
+            let name = name.first().map(|name| name.to_str().unwrap_or("\u{fffd}"));
+            let (site, repo) = site(repo)?;
+            add::run(&site, &repo, name, args.branch)
         }
-        ("rm", [path]) => rm::run(&site()?, Path::new(path), args.flags.contains(&"force")),
-        ("accept", [path]) => accept::run(&site()?, Path::new(path), args.flags.contains(&"yes")),
-        ("list", []) => list::run(&site()?, Path::new("."), args.json),
-        ("list", [repo]) => list::run(&site()?, Path::new(repo), args.json),
+        ("rm", [path]) => {
+            let (site, path) = site(path)?;
+            rm::run(&site, &path, args.flags.contains(&"force"))
+        }
+        ("accept", [path]) => {
+            let (site, path) = site(path)?;
+            accept::run(&site, &path, args.flags.contains(&"yes"))
+        }
+        ("list", repo) if repo.len() <= 1 => {
+            let (site, repo) = site(repo.first().copied().unwrap_or(OsStr::new(".")))?;
+            list::run(&site, &repo, args.json)
+        }
         _ => Err(Error::Usage(format!(
             "write one of: {NAME} wt add REPO [NAME], {NAME} wt rm PATH, {NAME} wt list [REPO], {NAME} wt accept PATH"
         ))),
