@@ -127,6 +127,22 @@ fn a_worktree_is_made_listed_and_removed() {
 }
 
 #[test]
+fn a_repository_without_a_commit_says_so_and_stays_as_it_is() {
+    let place = Place::new();
+    place.git(&["checkout", "--quiet", "--orphan", "empty"]);
+    let repo = place.repo.to_str().unwrap();
+    let ran = place.wt(&["add", repo]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let wanted = format!("{repo:?} has no commit yet on its branch \"empty\"\n");
+    assert!(ran.stderr.contains(&wanted), "{ran:?}");
+    assert!(ran.stderr.contains("hint: make one first"), "{ran:?}");
+    assert!(!exists(&place.home.path("repo.worktrees")));
+    assert_eq!(place.git(&["branch", "--list", "w1"]), "");
+    // A branch with a commit will do.
+    place.add(&["topic", "--branch", "main"]);
+}
+
+#[test]
 fn what_is_not_saved_is_not_removed_without_force() {
     let place = Place::new();
     let path = place.add(&[]);

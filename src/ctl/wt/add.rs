@@ -39,12 +39,15 @@ pub(super) fn run(
     let path = dir.join(&name);
     let branch = branch.unwrap_or(name);
     check_branch(&shadow, &repository, &branch)?;
+    let start = start(&shadow, &repository, &branch)?;
     prepare(site, &dir, &path)?;
-    let commit = start(&shadow, &repository, &branch)?;
+    if start.is_new {
+        make_branch(&shadow, &repository, &branch, &start.commit)?;
+    }
     let admin = link(&repository, &path, &branch)?;
     let index = admin.join("index");
     let filled = shadow
-        .files(&path, Some(&commit), index)
+        .files(&path, Some(&start.commit), index)
         .and_then(|files| files.check_out());
     if let Err(error) = filled {
         for dir in [&path, &admin] {
@@ -147,18 +150,58 @@ fn check_branch(
     }
 }
 
-/// The commit to check out. A branch that does not exist is made at what is
-/// checked out in the repository.
-fn start(shadow: &Shadow, repository: &Repository, branch: &str) -> Result<String, WorktreeError> {
+/// What is checked out at first.
+struct Start {
+    commit: String,
+    /// The branch has to be made.
+    is_new: bool,
+}
+
+/// A branch that does not exist is made at what is checked out in the
+/// repository.
+fn start(shadow: &Shadow, repository: &Repository, branch: &str) -> Result<Start, WorktreeError> {
     if let Some(commit) = commit_of(shadow, branch) {
-        return Ok(commit);
+        let is_new = false;
+        return Ok(Start { commit, is_new });
     }
     let refused = |reason| WorktreeError::NotARepository {
         path: repository.top.clone(),
         reason,
     };
-    let revision = Head::load(&repository.git_dir).map_err(refused)?.revision();
-    let commit = shadow.call(args!["rev-parse", "--verify", &revision])?;
+    let head = Head::load(&repository.git_dir).map_err(refused)?;
+    let called = shadow.call(args!["rev-parse", "--verify", &head.revision()]);
+    match (called, head) {
+        (Ok(commit), _) => Ok(Start {
+            commit,
+            is_new: true,
+        }),
+        (Err(_), Head::Branch(branch)) if is_unborn(shadow, &branch) => {
+            Err(WorktreeError::NoCommit {
+                path: repository.top.clone(),
+                branch,
+            })
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// As after git init.
+fn is_unborn(shadow: &Shadow, branch: &str) -> bool {
+    let name = format!("refs/heads/{branch}");
+    let found = shadow.call(args!["for-each-ref", "--count=1", &name]);
+    found.is_ok_and(|found| found.is_empty())
+}
+
+fn make_branch(
+    shadow: &Shadow,
+    repository: &Repository,
+    branch: &str,
+    commit: &str,
+) -> Result<(), WorktreeError> {
+    let refused = |reason| WorktreeError::NotARepository {
+        path: repository.top.clone(),
+        reason,
+    };
     // As git would; a bare repository has none at first.
     match std::fs::create_dir(repository.common.join("logs")) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -169,8 +212,9 @@ fn start(shadow: &Shadow, repository: &Repository, branch: &str) -> Result<Strin
     let name = format!("refs/heads/{branch}");
     let message = "branch: made by umwelt-ctl wt add";
     // The last word: it must not exist.
-    shadow.call(args!["update-ref", "-m", message, &name, &commit, ""])?;
-    Ok(commit)
+    shadow
+        .call(args!["update-ref", "-m", message, &name, commit, ""])
+        .map(drop)
 }
 
 /// The worktree and its administrative directory, which is returned, with the

@@ -139,6 +139,11 @@ pub(crate) enum WorktreeError {
         problem: String,
     },
     NoGit,
+    /// There is nothing to check out.
+    NoCommit {
+        path: PathBuf,
+        branch: String,
+    },
     /// Removing it would lose this.
     Unsaved {
         path: PathBuf,
@@ -174,6 +179,9 @@ impl WorktreeError {
             WorktreeError::NoGit => Some(
                 "install git; of PATH only ~/.local/bin, ~/bin and what root alone can write are searched".to_owned(),
             ),
+            WorktreeError::NoCommit { .. } => {
+                Some("make one first, or name a branch that has one with --branch".to_owned())
+            }
             WorktreeError::Unsaved { path, .. } => Some(format!(
                 "save it, or lose it with: {NAME} wt rm --force {}",
                 quoted(path)
@@ -219,6 +227,9 @@ impl fmt::Display for WorktreeError {
             }
             WorktreeError::Git { call, problem } => write!(f, "{call:?} failed: {problem}"),
             WorktreeError::NoGit => f.write_str("git was not found"),
+            WorktreeError::NoCommit { path, branch } => {
+                write!(f, "{path:?} has no commit yet on its branch {branch:?}")
+            }
             WorktreeError::Unsaved { path, what } => {
                 write!(f, "will not remove {path:?}: {what}")
             }
