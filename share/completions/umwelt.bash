@@ -14,7 +14,7 @@ _umwelt() {
         'umwelt-ctl exec') words='--cwd --help --version' ;;
         'umwelt-ctl shell') words='--cwd --help --version' ;;
         'umwelt-ctl list') words='--json --help --version' ;;
-        'umwelt-ctl grant') words='--rw --file --persist --json --help --version' ;;
+        'umwelt-ctl grant') words='--ro --rw --file --persist --json --help --version' ;;
         'umwelt-ctl revoke') words='--json --help --version' ;;
         'umwelt-ctl trust') words='--diff --yes --revoke --help --version' ;;
         'umwelt-ctl egress') words='--port --path --method --no-inspect --private --json --help --version' ;;

@@ -27,6 +27,7 @@ complete -c umwelt-ctl -n '__fish_seen_subcommand_from shell' -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from list' -l json
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from list' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from list' -l version
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from grant' -l ro
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from grant' -l rw
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from grant' -l file
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from grant' -l persist

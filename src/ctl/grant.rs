@@ -19,7 +19,8 @@ use crate::workspace;
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "grant",
     help: "\
-Usage: umwelt-ctl grant [--ro | --rw | --file] [--persist] [--json] WORKSPACE PATH
+Usage: umwelt-ctl grant [--ro | --rw | --file] [--persist] [--json]
+                        WORKSPACE PATH
 
 Shows PATH, a directory of the host, in the running sandbox of WORKSPACE, under
 the same path and read-only. It lasts until the control plane ends. Where the

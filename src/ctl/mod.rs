@@ -58,6 +58,7 @@ const SUBCOMMANDS: &[&Subcommand] = &[
 
 const HELP: &str = "\
 Usage: umwelt-ctl SUBCOMMAND [OPTION…] [WORKSPACE] [-- CMD [ARG…]]
+       umwelt-ctl help [SUBCOMMAND]
 
 Looks at sandboxes and works in them, one sandbox per workspace.
 
@@ -92,6 +93,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     cli::start_log(NAME);
     let mut parser = lexopt::Parser::from_args(args);
     let name = match parser.next()? {
+        Some(Value(word)) if word == "help" => return help(parser.raw_args()?.collect()),
         Some(Short('h') | Long("help")) => return Ok(cli::print(HELP)),
         Some(Short('V') | Long("version")) => return Ok(cli::version(NAME)),
         Some(Long(name)) => return Err(unknown("option", &format!("--{name}"))),
@@ -104,15 +106,33 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
             )));
         }
     };
-    let subcommand = SUBCOMMANDS
-        .iter()
-        .find(|subcommand| subcommand.name == name)
-        .ok_or_else(|| unknown("subcommand", &name))?;
+    let subcommand = subcommand(&name)?;
     match subcommand.parse(parser.raw_args()?.collect())? {
         Asked::Help => Ok(cli::print(subcommand.help)),
         Asked::Version => Ok(cli::version(NAME)),
         Asked::Run(args) => (subcommand.run)(*args),
     }
+}
+
+/// `umwelt-ctl help [SUBCOMMAND]`, as people try it.
+fn help(words: Vec<OsString>) -> Result<ExitCode, Error> {
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    match words
+        .iter()
+        .map(AsRef::as_ref)
+        .collect::<Vec<_>>()
+        .as_slice()
+    {
+        [] | ["help" | "-h" | "--help"] => Ok(cli::print(HELP)),
+        ["-V" | "--version"] => Ok(cli::version(NAME)),
+        [name] => Ok(cli::print(subcommand(name)?.help)),
+        _ => Err(Error::Usage("\"help\" takes one subcommand".to_owned())),
+    }
+}
+
+fn subcommand(name: &str) -> Result<&'static Subcommand, Error> {
+    let known = SUBCOMMANDS.iter().find(|known| known.name == name);
+    known.copied().ok_or_else(|| unknown("subcommand", name))
 }
 
 fn unknown(what: &str, word: &str) -> Error {
