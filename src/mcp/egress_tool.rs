@@ -76,7 +76,7 @@ fn output() -> Value {
         "type": "object",
         "properties": {
             "network": {"type": "string", "description": "egress, or none: the project has none."},
-            "changed": flag,
+            "changed": {"type": "boolean", "description": "Whether the rules and .umwelt.toml were changed."},
             "rules": {
                 "type": "array",
                 "items": {
@@ -213,6 +213,10 @@ pub(super) fn render(reply: &EgressReply) -> ToolResult {
     let mut lines = vec![format!("network: {}", printable(&reply.network))];
     if let Some(status) = &reply.status {
         lines.push(format!("gateway: {}", printable(&status.gateway)));
+        let problems = [&status.policy_problem, &status.audit_problem];
+        for problem in problems.into_iter().flatten() {
+            lines.push(format!("[problem: {}]", printable(problem)));
+        }
     }
     lines.extend(reply.rules.iter().take(MAX_RULES).map(rule));
     let rest = reply.rules.len().saturating_sub(MAX_RULES);
