@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::api::{ApiError, State, StatusReply};
+use crate::api::{ApiError, EgressStatus, State, StatusReply};
 use crate::cli;
 use crate::ctl::args::{Args, Operands, Subcommand};
 use crate::ctl::leftover;
@@ -69,11 +69,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         let rows: Vec<Row<'_>> = sandboxes.values().map(Row::from).collect();
         return Ok(cli::print(&output::render_json(&rows)?));
     }
-    for sandbox in sandboxes.values() {
-        if let Condition::Hung(error) = &sandbox.condition {
-            log::warn!("no status of {}: {error}", sandbox.sid);
-        }
-    }
+    sandboxes.values().for_each(Sandbox::warn);
     // podman can take long to say what else there is.
     let mut table = Table::new(output::wants_colour());
     let live: Vec<&Sandbox> = sandboxes.values().filter(|s| s.live().is_some()).collect();
@@ -205,6 +201,17 @@ impl Sandbox {
         }
     }
 
+    fn warn(&self) {
+        let sid = &self.sid;
+        if let Condition::Hung(error) = &self.condition {
+            log::warn!("no status of {sid}: {error}");
+        }
+        let egress = self.live().and_then(|live| live.egress.as_ref());
+        for problem in egress.into_iter().flat_map(EgressStatus::problems) {
+            log::warn!("the network of {sid}: {problem}");
+        }
+    }
+
     fn state(&self) -> &'static str {
         match &self.condition {
             Condition::Live(status) => status.state.as_str(),
@@ -294,6 +301,8 @@ struct Row<'a> {
     commands_running: Option<u32>,
     commands_total: Option<u64>,
     network: Option<&'a str>,
+    /// Of its gateway, with its problems.
+    egress: Option<&'a EgressStatus>,
     image: Option<&'a str>,
     launched: Option<bool>,
     version: Option<&'a str>,
@@ -323,6 +332,7 @@ impl<'a> From<&'a Sandbox> for Row<'a> {
             commands_running: live.map(|live| live.commands_running),
             commands_total: live.map(|live| live.commands_total),
             network: live.map(|live| live.network.as_str()),
+            egress: live.and_then(|live| live.egress.as_ref()),
             image: live.map(|live| live.image.as_str()),
             launched: live.map(|live| live.launched),
             version: live.map(|live| live.version.as_str()),

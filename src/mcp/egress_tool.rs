@@ -119,6 +119,7 @@ fn output() -> Value {
                     "policy_digest": text,
                     "policy_problem": text,
                     "audit_problem": text,
+                    "resolver_problem": text,
                 },
                 "required": ["gateway", "gateway_restarts", "policy_digest"],
                 "additionalProperties": false,
@@ -213,8 +214,7 @@ pub(super) fn render(reply: &EgressReply) -> ToolResult {
     let mut lines = vec![format!("network: {}", printable(&reply.network))];
     if let Some(status) = &reply.status {
         lines.push(format!("gateway: {}", printable(&status.gateway)));
-        let problems = [&status.policy_problem, &status.audit_problem];
-        for problem in problems.into_iter().flatten() {
+        for problem in status.problems() {
             lines.push(format!("[problem: {}]", printable(problem)));
         }
     }

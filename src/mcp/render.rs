@@ -656,7 +656,8 @@ mod tests {
                        "source": "fact-source"}],
             "hosts": [{"name": "fact.example.org", "address": "192.0.2.7", "origin": "base"}],
             "status": {"gateway": "fact-gateway", "gateway_restarts": 0, "policy_digest": "d",
-                       "policy_problem": "fact-policy", "audit_problem": "fact-audit"},
+                       "policy_problem": "fact-policy", "audit_problem": "fact-audit",
+                       "resolver_problem": "fact-resolver"},
         });
         let facts = [
             "fact-network",
@@ -671,6 +672,7 @@ mod tests {
             "fact-gateway",
             "fact-policy",
             "fact-audit",
+            "fact-resolver",
         ];
         both_say(Tool::Egress, egress, &facts);
     }

@@ -97,6 +97,31 @@ fn running_ones_do_not_wait_for_podman() {
 }
 
 #[test]
+fn problems_of_the_network_are_told() {
+    let home = Home::new();
+    let (workspace, sid) = (home.workspace.clone(), home.sid.clone());
+    let _control_plane = home.control_plane_with(move |connection, request| {
+        if request["method"] != "status" {
+            return false;
+        }
+        let mut status = control_plane::status(&workspace, &sid);
+        status["egress"] = json!({"gateway": "ready", "gateway_restarts": 0, "policy_digest": "d",
+            "audit_problem": "no room\x1b", "resolver_problem": "nobody answers"});
+        connection.result(request["id"].as_u64().unwrap(), status);
+        true
+    });
+    let ran = home.run(&["status"]);
+    assert!(ran.text().contains(" ready "), "{ran:?}");
+    let wanted = |problem: &str| format!("the network of {}: {problem}\n", home.sid);
+    assert!(ran.stderr.contains(&wanted("no room\\x1b")), "{ran:?}");
+    assert!(ran.stderr.contains(&wanted("nobody answers")), "{ran:?}");
+    let ran = home.run(&["status", "--json"]);
+    let rows: Value = serde_json::from_str(ran.text()).unwrap();
+    assert_eq!(rows[0]["egress"]["resolver_problem"], "nobody answers");
+    assert_eq!(ran.stderr, "");
+}
+
+#[test]
 fn json_tells_what_the_table_tells() {
     let home = Home::new();
     let _control_plane = home.control_plane();

@@ -85,7 +85,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
             accept::run(&site, &path, args.flags.contains(&"yes"))
         }
         ("list", repo) if repo.len() <= 1 => {
-            let (site, repo) = site(repo.first().copied().unwrap_or(OsStr::new(".")))?;
+            let (site, repo) = site(repo.first().copied().unwrap_or_else(|| OsStr::new(".")))?;
             list::run(&site, &repo, args.json)
         }
         _ => Err(Error::Usage(format!(
