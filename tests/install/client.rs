@@ -78,6 +78,8 @@ fn settings_are_merged_with_a_copy_of_what_was_there() {
     stage.set_mode("home/settings.json", 0o640);
     let said = stage.done(&["client", "opencode", "--merge", &file(&stage), "--yes"]);
     assert!(said.contains("+    \"umwelt_grant\": \"ask\""), "{said}");
+    let (_, left) = said.split_once("\nwhat is left to do:\n").unwrap();
+    assert!(left.contains("  Choose the agent \"umwelt\""), "{said}");
     let after = stage.read("home/settings.json");
     for line in OPENCODE.lines().filter(|line| line.contains("//")) {
         let comment = line.split("//").last().unwrap();
@@ -93,7 +95,7 @@ fn settings_are_merged_with_a_copy_of_what_was_there() {
     }
     // Once more changes nothing, and keeps no further copy.
     let said = stage.done(&["client", "opencode", "--merge", &file(&stage), "--yes"]);
-    assert!(said.ends_with("is so already\n"), "{said}");
+    assert!(said.contains("is so already\n"), "{said}");
     assert!(!stage.path("home/settings.json.before-umwelt-2").exists());
     let without: String = strip_comments(&after);
     let value: serde_json::Value = serde_json::from_str(&without).unwrap();
@@ -248,7 +250,8 @@ fn odd_files_are_edited_with_their_oddities() {
         if text.contains('\r') {
             assert_eq!(after.matches('\n').count(), after.matches("\r\n").count());
         }
-        let copy = said.trim_end().rsplit(' ').next().unwrap();
+        let (_, copy) = said.split_once("; as it was: ").unwrap();
+        let copy = copy.lines().next().unwrap();
         assert_eq!(std::fs::read_to_string(copy).unwrap(), text);
         let said = stage.done(&["client", client, "--merge", &file(&stage), "--yes"]);
         assert!(said.contains("is so already"), "{said}");

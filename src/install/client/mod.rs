@@ -72,7 +72,9 @@ fn merge(client: Client, command: &str, file: &OsString, yes: bool) -> Result<Ex
     if let Some(note) = done.after.as_deref().and_then(|text| client.note(text)) {
         cli::print(&format!("note: {note}\n"));
     }
-    Ok(ExitCode::SUCCESS)
+    let left = client.left(command, Some(file));
+    let left: String = left.lines().map(|line| format!("  {line}\n")).collect();
+    Ok(cli::print(&format!("what is left to do:\n{left}")))
 }
 
 /// The absolute path of umwelt-mcp: clients expand nothing.
