@@ -41,7 +41,7 @@ Options:
 
 fn run(args: Args) -> Result<ExitCode, Error> {
     refuse_root()?;
-    let layout = Layout::load(None)?;
+    let layout = Layout::load()?;
     let prefix = Config::load(&layout.dirs)
         .map_or_else(|_| "umwelt".to_owned(), |config| config.session_prefix);
     refuse_running(&layout, &prefix)?;

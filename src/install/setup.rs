@@ -1,7 +1,6 @@
 //! `umwelt-install install`: every step says what it did, or that it was so
 //! already. Run again, it repairs what is missing, half or old.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::cli;
@@ -74,14 +73,13 @@ impl Held {
 
 fn run(args: Args) -> Result<ExitCode, Error> {
     refuse_root()?;
-    let bin = args.value("prefix-bin");
-    let layout = Layout::load(bin.map(|bin| &**bin))?;
+    let layout = Layout::load()?;
+    let image = args.path("image-from", &layout.dirs.home)?;
     let recorded = Record::load(&layout.record).ok().flatten();
-    let layout = match bin {
-        Some(_) => layout,
+    let layout = match args.path("prefix-bin", &layout.dirs.home)? {
+        Some(bin) => layout.with_bin(bin)?,
         None => layout.with_recorded(recorded.as_ref()),
     };
-    let image = args.value("image-from").map(PathBuf::from);
     let mut held = Held::take(layout)?;
     // Where control planes write: a directory made now is one to remove later.
     let made = files::make_dir(&held.layout.dirs.state, 0o700)?;

@@ -82,7 +82,7 @@ impl Part {
 }
 
 fn run(args: Args) -> Result<ExitCode, Error> {
-    let layout = Layout::load(None)?;
+    let layout = Layout::load()?;
     let record = Record::load(&layout.record);
     let layout = layout.with_recorded(record.as_ref().ok().and_then(Option::as_ref));
     let parts = look(&layout, record);
@@ -247,6 +247,14 @@ fn is_of_program(record: Option<&Record>, sha256: &str) -> bool {
 fn sandbox(layout: &Layout) -> Part {
     let part = match image::standing(layout) {
         Err(error) => Part::stale("image", error.to_string()),
+        Ok((name, Standing::Missing)) if !image::is_ours(&name) => {
+            let detail =
+                format!("{name}, which the configuration names, and which is yours to make");
+            return Part {
+                fix: None,
+                ..Part::missing("image", detail)
+            };
+        }
         Ok((name, Standing::Missing)) => Part::missing("image", name),
         Ok((name, Standing::Old)) => {
             Part::stale("image", format!("{name} is older than its recipe"))

@@ -200,6 +200,34 @@ fn a_new_file_is_made_with_its_directory() {
     );
 }
 
+/// In quotes, and after `--merge=`, no shell expands a tilde.
+#[test]
+fn a_tilde_is_the_home_and_never_a_directory() {
+    let stage = Stage::new();
+    stage.make_dir("home/project");
+    let merge = |word: &str| {
+        let mut command = stage.install_command(&["client", "codex", word, "--yes"]);
+        command.current_dir(stage.path("home/project"));
+        Ended::from(command.output().unwrap())
+    };
+    let ended = merge("--merge=~/.codex/config.toml");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(stage.path("home/.codex/config.toml").exists());
+    assert_eq!(merge("--merge=~other/config.toml").code, Some(2));
+    assert!(!stage.path("home/project/~").exists());
+    assert!(!stage.path("home/project/~other").exists());
+    assert_eq!(merge("--merge=./~other.toml").code, Some(0));
+    assert!(stage.path("home/project/~other.toml").exists());
+    let ended = stage.run(&[
+        "install",
+        "--no-image",
+        "--no-egress",
+        "--prefix-bin=~/mine",
+    ]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(stage.path("home/mine/umwelt-ctl").is_symlink());
+}
+
 #[test]
 fn a_linked_file_is_edited_where_it_is() {
     let stage = Stage::new();

@@ -8,7 +8,6 @@ mod merge;
 mod settings;
 mod skill;
 
-use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -56,16 +55,17 @@ fn run(args: Args) -> Result<ExitCode, Error> {
             false => Ok(cli::print(skill::TEXT)),
         };
     }
-    let command = command()?;
-    match args.value("merge") {
-        Some(file) => merge(client, &command, file, args.has("yes")),
+    let layout = Layout::load()?;
+    let file = args.path("merge", &layout.dirs.home)?;
+    let command = command(layout)?;
+    match file {
+        Some(file) => merge(client, &command, &file, args.has("yes")),
         None if args.has("yes") => Err(Error::Usage("--yes goes with --merge".to_owned())),
         None => Ok(cli::print(&client.page(&command))),
     }
 }
 
-fn merge(client: Client, command: &str, file: &OsString, yes: bool) -> Result<ExitCode, Error> {
-    let file = Path::new(file);
+fn merge(client: Client, command: &str, file: &Path, yes: bool) -> Result<ExitCode, Error> {
     let edit = |text: &str| client.merge(command, file, text);
     let done = merge::into_file(file, edit, yes)?;
     cli::print(&done.text);
@@ -78,8 +78,7 @@ fn merge(client: Client, command: &str, file: &OsString, yes: bool) -> Result<Ex
 }
 
 /// The absolute path of umwelt-mcp: clients expand nothing.
-fn command() -> Result<String, Error> {
-    let layout = Layout::load(None)?;
+fn command(layout: Layout) -> Result<String, Error> {
     let record = Record::load(&layout.record)?;
     let path = layout.with_recorded(record.as_ref()).bin.join("umwelt-mcp");
     if !path.exists() {
