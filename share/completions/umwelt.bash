@@ -30,7 +30,8 @@ _umwelt() {
         'umwelt-install ca') words='--help --version' ;;
         'umwelt-install client') words='--merge --yes --skill --help --version' ;;
         'umwelt-install doctor') words='--json --fix-commands --quick --from-inside --help --version' ;;
-        'umwelt-install ') words='install status remove image ca client doctor --help --version' ;;
+        'umwelt-install help') words='--help --version' ;;
+        'umwelt-install ') words='install status remove image ca client doctor help --help --version' ;;
         'umwelt-init '*) words='--check-egress --help --version' ;;
         'umwelt-gateway '*) words='--policy --ca-cert --ca-key --roots --audit --listen --proxy-port --socks-port --dns-port --resolver --supervised --workspace --threads --audit-size --audit-keep --help --version' ;;
     esac

@@ -76,7 +76,7 @@ complete -c umwelt-nft-hook -l read-back
 complete -c umwelt-nft-hook -l help
 complete -c umwelt-nft-hook -l version
 
-complete -c umwelt-install -f -n __fish_use_subcommand -a 'install status remove image ca client doctor'
+complete -c umwelt-install -f -n __fish_use_subcommand -a 'install status remove image ca client doctor help'
 complete -c umwelt-install -n __fish_use_subcommand -l help
 complete -c umwelt-install -n __fish_use_subcommand -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l prefix-bin -r
@@ -110,6 +110,8 @@ complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l quick
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l from-inside -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l version
+complete -c umwelt-install -n '__fish_seen_subcommand_from help' -l help
+complete -c umwelt-install -n '__fish_seen_subcommand_from help' -l version
 
 complete -c umwelt-init -l check-egress
 complete -c umwelt-init -l help

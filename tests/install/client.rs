@@ -41,7 +41,14 @@ fn every_client_gets_the_absolute_command() {
         ended.stderr.contains("valid are: opencode, claude"),
         "{ended:?}"
     );
-    assert_eq!(stage.run(&["client"]).code, Some(2));
+    let ended = stage.run(&["client"]);
+    assert_eq!(ended.code, Some(2));
+    assert!(
+        ended
+            .stderr
+            .contains("needs one of opencode, claude, codex, goose, vscode, generic"),
+        "{ended:?}"
+    );
 }
 
 #[test]

@@ -304,6 +304,23 @@ fn a_rotated_authority_is_another_one_with_its_bundle() {
     assert_eq!(stage.run(&["ca"]).code, Some(2));
 }
 
+#[test]
+fn help_is_a_subcommand_too() {
+    let stage = Stage::new();
+    let all = stage.done(&["help"]);
+    assert_eq!(all, stage.done(&["--help"]));
+    assert!(all.contains("\n  help "), "{all}");
+    assert_eq!(
+        stage.done(&["help", "remove"]),
+        stage.done(&["remove", "--help"])
+    );
+    for words in [&["help", "emacs"][..], &["help", "--x"], &["emacs"]] {
+        let ended = stage.run(words);
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(!ended.stderr.is_empty());
+    }
+}
+
 /// It is not umwelt's to make.
 #[test]
 fn an_image_of_the_users_own_that_is_missing_is_told_so() {

@@ -39,7 +39,7 @@ Options:
 ",
     flags: &["yes", "skill"],
     values: &["merge"],
-    operand: Some("one client"),
+    operand: Some("one of opencode, claude, codex, goose, vscode, generic"),
     run,
 };
 
