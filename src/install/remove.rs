@@ -1,6 +1,7 @@
 //! `umwelt-install remove`: everything that was put in place goes; what the
 //! user wrote, and what records what agents did, stays unless it is purged.
 
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -78,15 +79,20 @@ fn run(args: Args) -> Result<ExitCode, Error> {
 
 /// A sandbox needs its program, and would leave its container behind.
 fn refuse_running(layout: &Layout, prefix: &str) -> Result<(), Error> {
-    let mut running: Vec<String> = match leftover::find_all(prefix) {
-        Ok(containers) => containers
-            .into_iter()
-            .map(|container| container.workspace.unwrap_or(container.name))
-            .collect(),
+    let containers = match leftover::find_all(prefix) {
         // Without podman nothing runs.
         Err(CtlError::NoPodman) => Vec::new(),
-        Err(error) => return Err(error.into()),
+        found => found?,
     };
+    // One sandbox may have two containers and a socket.
+    let mut running = BTreeMap::new();
+    for container in containers {
+        let sid = container.sid.to_string();
+        let name = running.entry(sid.clone()).or_insert(sid);
+        if let Some(workspace) = container.workspace {
+            *name = workspace;
+        }
+    }
     let entries = std::fs::read_dir(&layout.dirs.runtime)
         .into_iter()
         .flatten();
@@ -99,12 +105,13 @@ fn refuse_running(layout: &Layout, prefix: &str) -> Result<(), Error> {
         if let Some(sid) = sid
             && UnixStream::connect(entry.path()).is_ok()
         {
-            running.push(sid.to_owned());
+            let sid = sid.to_owned();
+            running.entry(sid.clone()).or_insert(sid);
         }
     }
     match running.is_empty() {
         true => Ok(()),
-        false => Err(InstallError::Running(running).into()),
+        false => Err(InstallError::Running(running.into_values().collect()).into()),
     }
 }
 

@@ -120,7 +120,10 @@ fn nothing_is_removed_while_sandboxes_run() {
     let ps = format!(r#"[{{"Id":"{id}","Names":["umwelt-0123abcd"],"Labels":{labels}}}]"#);
     stage.write("home/podman/ps.json", ps);
     let ended = stage.run(&["remove"]);
-    ended.failed(&["sandboxes run: /home/u/p", "hint: ", "umwelt-ctl stop"]);
+    ended.failed(&[
+        "sandboxes run: /home/u/p\n",
+        "with: umwelt-ctl stop /home/u/p\n",
+    ]);
     assert_eq!(stage.listing("home/.local"), before);
 
     // One that has no container yet has a socket.
@@ -137,6 +140,35 @@ fn nothing_is_removed_while_sandboxes_run() {
     assert_eq!(stage.listing("home/.local"), before);
     drop(listener);
     assert_eq!(run(&stage).code, Some(0));
+}
+
+/// It has two containers, and a socket.
+#[test]
+fn a_sandbox_that_runs_is_named_once() {
+    let stage = Stage::with_image();
+    let socket = stage.path("run/umwelt-0123abcd.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    stage.own(&socket);
+    let entry = |id: &str, name: &str, more: &str| {
+        let id = id.repeat(32);
+        let labels = format!(r#""umwelt.prefix":"umwelt","umwelt.sid":"0123abcd"{more}"#);
+        format!(r#"{{"Id":"{id}","Names":["{name}"],"Labels":{{{labels}}}}}"#)
+    };
+    let workspace = r#","umwelt.workspace":"/home/u/p q""#;
+    let sandbox = entry("01", "umwelt-0123abcd", workspace);
+    let gateway = entry("02", "umwelt-egress-gw-0123abcd", "");
+    for ps in [
+        format!("[{sandbox},{gateway}]"),
+        format!("[{gateway},{sandbox}]"),
+    ] {
+        stage.write("home/podman/ps.json", ps);
+        let mut command = stage.install_command(&["remove"]);
+        command.env("XDG_RUNTIME_DIR", stage.path("run"));
+        crate::stage::Ended::from(command.output().unwrap()).failed(&[
+            "sandboxes run: /home/u/p q\n",
+            "with: umwelt-ctl stop '/home/u/p q'\n",
+        ]);
+    }
 }
 
 #[test]
