@@ -11,6 +11,7 @@ mod error;
 mod files;
 mod image;
 mod interrupt;
+mod kept;
 mod layout;
 mod program;
 mod record;

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::cli;
@@ -16,8 +15,7 @@ use crate::install::layout::Layout;
 use crate::install::program::{self, Base};
 use crate::install::record::Record;
 use crate::install::setup::Held;
-use crate::install::{InstallError, NAME, call, files, refuse_root, say, unit};
-use crate::text::shell_word;
+use crate::install::{InstallError, NAME, call, files, kept, refuse_root, say, unit};
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "remove",
@@ -26,7 +24,8 @@ Usage: umwelt-install remove [--purge]
 
 Removes what was installed: links, program, images, the certificate authority,
 the systemd unit, logs, and the base configuration if it was not edited. What
-stays is named. Nothing is removed while sandboxes run.
+stays is named, and so are settings of clients in which umwelt still is, and
+the copies that client --merge has kept. Nothing is removed while sandboxes run.
 
 Options:
       --purge    remove the edited configuration, the journals, the audits and
@@ -66,7 +65,8 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     for dir in created.iter().rev() {
         files::remove_dir_if_empty(dir);
     }
-    tell_kept(&layout);
+    kept::tell(&layout);
+    kept::tell_clients(&layout, recorded.as_ref());
     let code = match problems.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
@@ -230,12 +230,8 @@ fn remove_program(layout: &Layout) -> Result<(), InstallError> {
     Ok(())
 }
 
-fn own_dirs(layout: &Layout) -> [&PathBuf; 3] {
-    [&layout.dirs.config, &layout.dirs.data, &layout.dirs.state]
-}
-
 fn purge(layout: &Layout) -> Result<(), InstallError> {
-    for dir in own_dirs(layout) {
+    for dir in kept::own_dirs(layout) {
         match std::fs::remove_dir_all(dir) {
             Ok(()) => say("purged", &dir.display().to_string()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -243,37 +239,4 @@ fn purge(layout: &Layout) -> Result<(), InstallError> {
         }
     }
     Ok(())
-}
-
-/// What is left, and the command that removes it.
-fn tell_kept(layout: &Layout) {
-    let mut kept = Vec::new();
-    for dir in own_dirs(layout) {
-        if files::remove_dir_if_empty(dir) {
-            continue;
-        }
-        for path in entries(dir) {
-            say("kept", &path.display().to_string());
-        }
-        if dir.exists() {
-            kept.push(shell_word(&dir.to_string_lossy()));
-        }
-    }
-    if !kept.is_empty() {
-        say("", &format!("to remove that too: rm -r {}", kept.join(" ")));
-    }
-}
-
-/// The files in a directory of ours, and in those in it.
-fn entries(dir: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let path = entry.path();
-        match path.is_dir() && !path.is_symlink() {
-            true => found.extend(entries(&path)),
-            false => found.push(path),
-        }
-    }
-    found.sort();
-    found
 }
