@@ -5,6 +5,7 @@ mod args;
 mod ca;
 mod call;
 mod client;
+mod completions;
 mod doctor;
 mod egress;
 mod error;

@@ -9,6 +9,7 @@ use crate::cli;
 use crate::ctl::output::{self, Cell, Colour};
 use crate::error::Error;
 use crate::install::args::{Args, Subcommand};
+use crate::install::completions::{self, Standing as Completions};
 use crate::install::image::{self, Standing};
 use crate::install::layout::Layout;
 use crate::install::program::{self, Base, Link};
@@ -113,6 +114,7 @@ fn look(layout: &Layout, record: Result<Option<Record>, InstallError>) -> Vec<Pa
         links(layout),
         config(layout, known),
         unit(layout, known),
+        shells(layout),
     ];
     parts.extend(
         record
@@ -190,6 +192,18 @@ fn unit(layout: &Layout, record: Option<&Record>) -> Part {
         Ok(Unit::Old) => Part::stale("unit", "as an earlier version shipped it"),
         Ok(Unit::Current) => Part::ok("unit", shown),
         Ok(Unit::Edited) => Part::ok("unit", format!("{shown}, edited")),
+    }
+}
+
+fn shells(layout: &Layout) -> Part {
+    let shown = "completions for bash, fish and zsh";
+    match completions::standing(layout) {
+        Err(error) => Part::stale("shells", error.to_string()),
+        Ok(Completions::Missing(count)) => {
+            Part::missing("shells", format!("{count} files of {shown}"))
+        }
+        Ok(Completions::Old) => Part::stale("shells", "completions of another version"),
+        Ok(Completions::Current) => Part::ok("shells", shown),
     }
 }
 
