@@ -100,7 +100,10 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
 fn help(mut parser: lexopt::Parser) -> Result<ExitCode, Error> {
     match parser.next()? {
         None | Some(Short('h') | Long("help")) => Ok(cli::print(HELP)),
-        Some(Value(name)) => Ok(cli::print(find(&name.to_string_lossy())?.help)),
+        Some(Value(name)) => match parser.next()? {
+            None => Ok(cli::print(find(&name.to_string_lossy())?.help)),
+            Some(_) => Err(Error::Usage("\"help\" takes one subcommand".to_owned())),
+        },
         Some(other) => Err(other.unexpected().into()),
     }
 }
