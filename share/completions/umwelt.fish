@@ -48,6 +48,7 @@ complete -c umwelt-ctl -n '__fish_seen_subcommand_from trust' -l yes
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from trust' -l revoke
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from trust' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from trust' -l version
+complete -c umwelt-ctl -f -n '__fish_seen_subcommand_from egress; and not __fish_seen_subcommand_from list add remove verify' -a 'list add remove verify'
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l port -r
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l path -r
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l method -r
@@ -69,6 +70,7 @@ complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l json
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l html -r
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l version
+complete -c umwelt-ctl -f -n '__fish_seen_subcommand_from wt; and not __fish_seen_subcommand_from add rm list accept' -a 'add rm list accept'
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l branch -r
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l force
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l json
@@ -83,7 +85,7 @@ complete -c umwelt-nft-hook -l read-back
 complete -c umwelt-nft-hook -l help
 complete -c umwelt-nft-hook -l version
 
-complete -c umwelt-install -f -n __fish_use_subcommand -a 'install status remove image ca client doctor'
+complete -c umwelt-install -f -n __fish_use_subcommand -a 'install status remove image ca client doctor help'
 complete -c umwelt-install -n __fish_use_subcommand -l help
 complete -c umwelt-install -n __fish_use_subcommand -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l prefix-bin -r
@@ -104,8 +106,10 @@ complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l from-packag
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l from -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l version
+complete -c umwelt-install -f -n '__fish_seen_subcommand_from ca; and not __fish_seen_subcommand_from rotate' -a 'rotate'
 complete -c umwelt-install -n '__fish_seen_subcommand_from ca' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from ca' -l version
+complete -c umwelt-install -f -n '__fish_seen_subcommand_from client; and not __fish_seen_subcommand_from opencode claude codex goose vscode generic' -a 'opencode claude codex goose vscode generic'
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l merge -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l yes
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l skill
@@ -117,6 +121,9 @@ complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l quick
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l from-inside -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l version
+complete -c umwelt-install -f -n '__fish_seen_subcommand_from help; and not __fish_seen_subcommand_from install status remove image ca client doctor' -a 'install status remove image ca client doctor'
+complete -c umwelt-install -n '__fish_seen_subcommand_from help' -l help
+complete -c umwelt-install -n '__fish_seen_subcommand_from help' -l version
 
 complete -c umwelt-init -l check-egress
 complete -c umwelt-init -l help

@@ -92,10 +92,11 @@ impl InstallError {
                     .to_owned(),
             ),
             InstallError::Authority(error) => error.hint(),
-            InstallError::Running(_) => Some(
-                "end them with: umwelt-ctl stop WORKSPACE, or umwelt-ctl stop --hard WORKSPACE"
-                    .to_owned(),
-            ),
+            InstallError::Running(who) => {
+                let who = who.iter().map(|who| format!("umwelt-ctl stop {}", shell_word(who)));
+                let stop: Vec<String> = who.collect();
+                Some(format!("end them with: {}", stop.join("; ")))
+            }
             InstallError::Image(_) => Some(
                 "install mmdebstrap (on Debian: apt-get install mmdebstrap), or see whether podman reaches a registry: podman pull debian:trixie-slim, or bring one along: umwelt-install image --from FILE"
                     .to_owned(),

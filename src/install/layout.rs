@@ -1,6 +1,5 @@
 //! Where the parts of an installation are.
 
-use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use crate::dirs::Dirs;
@@ -25,17 +24,17 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// `bin` is where links are wanted, if not in the usual place.
-    pub(super) fn load(bin: Option<&OsStr>) -> Result<Layout, Error> {
+    pub(super) fn load() -> Result<Layout, Error> {
         // No part of an installation lies in the runtime directory.
-        let layout = Layout::new(Dirs::from_env_with_runtime(Path::new("/nonexistent"))?);
-        match bin.map(Path::new) {
-            None => Ok(layout),
-            Some(bin) if bin.is_absolute() => Ok(Layout {
-                bin: bin.to_owned(),
-                ..layout
-            }),
-            Some(bin) => Err(Error::Usage(format!(
+        let dirs = Dirs::from_env_with_runtime(Path::new("/nonexistent"))?;
+        Ok(Layout::new(dirs))
+    }
+
+    /// With the links where they are wanted.
+    pub(super) fn with_bin(self, bin: PathBuf) -> Result<Layout, Error> {
+        match bin.is_absolute() {
+            true => Ok(Layout { bin, ..self }),
+            false => Err(Error::Usage(format!(
                 "--prefix-bin needs an absolute path, not {bin:?}"
             ))),
         }
@@ -86,6 +85,22 @@ impl Layout {
     }
 }
 
+/// The path that a person means. A shell expands a tilde only where it stands
+/// bare: not in quotes, and not after `--option=`.
+pub(super) fn meant(named: &Path, home: &Path) -> Result<PathBuf, Error> {
+    let mut parts = named.components();
+    match parts.next() {
+        Some(Component::Normal(first)) if first == "~" => Ok(home.join(parts)),
+        Some(Component::Normal(first)) if first.as_encoded_bytes().starts_with(b"~") => {
+            Err(Error::Usage(format!(
+                "{named:?}: of another user's home the whole path is needed; a file of this name is ./{}",
+                named.display()
+            )))
+        }
+        _ => Ok(named.to_owned()),
+    }
+}
+
 /// The way from the directory `from` to `to`, both absolute and without links.
 pub(super) fn relative(from: &Path, to: &Path) -> PathBuf {
     let shared = from
@@ -100,6 +115,23 @@ pub(super) fn relative(from: &Path, to: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tilde_that_no_shell_has_expanded_is_the_home() {
+        let meant = |named: &str| meant(Path::new(named), Path::new("/h"));
+        for (named, path) in [
+            ("~/.config/x", "/h/.config/x"),
+            ("~", "/h"),
+            ("./~/x", "./~/x"),
+            ("/a/~/x", "/a/~/x"),
+            ("a/~", "a/~"),
+        ] {
+            assert_eq!(meant(named).unwrap(), Path::new(path));
+        }
+        for named in ["~other/x", "~x"] {
+            assert!(meant(named).unwrap_err().to_string().contains("./~"));
+        }
+    }
 
     #[test]
     fn ways_lead_up_and_down() {
