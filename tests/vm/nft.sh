@@ -134,7 +134,7 @@ run as dev podman exec tv-nft-sandbox python3 -c "$probe" 'udp|198.51.100.1|53' 
 check 'a command in it meets the rules' said 0 EPERM ECONNREFUSED
 run read_back
 check 'its rules are read back by the user, with what they counted' said 0 '"digest":' \
-    '{"address":"198.51.100.1","protocol":17,"port":53,"packets":1}' '"address":"192.0.2.1","protocol":6,"port":8443'
+    '{"address":"198.51.100.1","protocol":17,"port":53,"packets":1,' '"address":"192.0.2.1","protocol":6,"port":8443'
 remove_sandbox
 
 run start_sandbox
