@@ -1,10 +1,11 @@
 //! src/ -> the texts in it, and which of them are the messages of errors.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
+use syn::{Expr, FnArg, Pat, ReturnType, Type};
 
 /// What implements `Display` and is no error.
 const NO_ERRORS: [&str; 11] = [
@@ -21,50 +22,54 @@ const NO_ERRORS: [&str; 11] = [
     "Url",
 ];
 
-/// Calls that make an error of the text in their arguments, or in what these are called.
-const MAKERS: [&[&str]; 7] = [
-    &["ApiError", "bad_request"],
-    &["ApiError", "new"],
-    &["CtlError", "Ended"],
-    &["Error", "Usage"],
-    &["InstallError", "Program"],
-    &["RpcError", "invalid_params"],
-    &["RpcError", "invalid_request"],
-];
+/// What a parameter or a field is called that is the message of an error, or a part of it.
+const MESSAGES: [&str; 5] = ["detail", "message", "problem", "reason", "why"];
 
 /// The texts of the program, tests apart. Format strings have `…` for what is put in.
 #[derive(Debug, Default)]
 pub(crate) struct Texts {
     pub(crate) errors: BTreeSet<String>,
     pub(crate) all: BTreeSet<String>,
-    is_error: bool,
-    /// Names in the file at hand that are given to a maker.
+    makers: Makers,
+    /// Names in the file at hand whose value is the message of an error.
     names: BTreeSet<String>,
+    is_display: bool,
 }
 
 impl Texts {
     pub(crate) fn of_the_program() -> &'static Texts {
         static TEXTS: OnceLock<Texts> = OnceLock::new();
         TEXTS.get_or_init(|| {
-            let mut texts = Texts::default();
-            for path in super::files_below(&super::root().join("src"), "rs") {
-                texts.add(&std::fs::read_to_string(path).unwrap());
-            }
-            texts
+            let files = super::files_below(&super::root().join("src"), "rs").into_iter();
+            let files = files.filter(|path| !path.ends_with("tests.rs"));
+            let texts: Vec<_> = files
+                .map(|path| std::fs::read_to_string(path).unwrap())
+                .collect();
+            Texts::of(&texts)
         })
     }
 
-    fn add(&mut self, file: &str) {
-        let file = syn::parse_file(file).unwrap();
-        let mut names = Names::default();
-        names.visit_file(&file);
-        self.names = names.0;
-        self.visit_file(&file);
+    fn of(files: &[String]) -> Texts {
+        let files: Vec<_> = files
+            .iter()
+            .map(|text| syn::parse_file(text).unwrap())
+            .collect();
+        let mut texts = Texts::default();
+        for file in &files {
+            texts.makers.visit_file(file);
+        }
+        for file in &files {
+            texts.names.clear();
+            // The first time for the names that stand for messages.
+            texts.visit_file(file);
+            texts.visit_file(file);
+        }
+        texts
     }
 
-    fn push(&mut self, text: &str) {
+    fn push(&mut self, text: &str, is_error: bool) {
         let text = super::messages::pattern(text);
-        if self.is_error && text.chars().filter(|c| c.is_alphabetic()).count() > 2 {
+        if is_error && text.chars().filter(|c| c.is_alphabetic()).count() > 2 {
             self.errors.insert(text.clone());
         }
         self.all.insert(text);
@@ -76,7 +81,7 @@ impl Texts {
                 TokenTree::Group(group) => self.push_tokens(group.stream()),
                 TokenTree::Literal(literal) => {
                     if let syn::Lit::Str(text) = syn::Lit::new(literal) {
-                        self.push(&text.value());
+                        self.push(&text.value(), self.is_display);
                     }
                 }
                 TokenTree::Ident(_) | TokenTree::Punct(_) => {}
@@ -84,98 +89,265 @@ impl Texts {
         }
     }
 
-    fn as_error(&mut self, is_error: bool, visit: impl FnOnce(&mut Texts)) {
-        let before = self.is_error;
-        self.is_error |= is_error;
-        visit(self);
-        self.is_error = before;
+    /// The texts that such an expression can be.
+    fn message(&mut self, expression: &Expr) {
+        match expression {
+            Expr::Lit(literal) => {
+                if let syn::Lit::Str(text) = &literal.lit {
+                    self.push(&text.value(), true);
+                }
+            }
+            Expr::Macro(call) => self.format(&call.mac),
+            Expr::MethodCall(call) => self.message(&call.receiver),
+            Expr::Reference(reference) => self.message(&reference.expr),
+            Expr::Closure(closure) => self.message(&closure.body),
+            Expr::Block(block) => self.last(&block.block),
+            Expr::If(choice) => {
+                self.last(&choice.then_branch);
+                if let Some((_, other)) = &choice.else_branch {
+                    self.message(other);
+                }
+            }
+            Expr::Match(choice) => choice.arms.iter().for_each(|arm| self.message(&arm.body)),
+            Expr::Call(call) if path_of(&call.func).is_some_and(|path| path == ["Some"]) => {
+                call.args.iter().for_each(|argument| self.message(argument));
+            }
+            Expr::Path(path) => self
+                .names
+                .extend(path.path.get_ident().map(ToString::to_string)),
+            _ => {}
+        }
+    }
+
+    fn last(&mut self, block: &syn::Block) {
+        if let Some(syn::Stmt::Expr(expression, None)) = block.stmts.last() {
+            self.message(expression);
+        }
+    }
+
+    /// The format string of a macro.
+    fn format(&mut self, call: &syn::Macro) {
+        let first = call.tokens.clone().into_iter().next();
+        if let Some(TokenTree::Literal(literal)) = first
+            && let syn::Lit::Str(text) = syn::Lit::new(literal)
+        {
+            self.push(&text.value(), true);
+        }
+    }
+
+    fn arguments<'a>(&mut self, arguments: impl Iterator<Item = &'a Expr>, name: &str) {
+        let Some(positions) = self.makers.0.get(name).cloned() else {
+            return;
+        };
+        for (at, argument) in arguments.enumerate() {
+            if positions.contains(&at) {
+                self.message(argument);
+            }
+        }
     }
 }
 
 impl<'ast> Visit<'ast> for Texts {
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
-        let is_test = item.attrs.iter().any(|attribute| {
-            attribute.path().is_ident("cfg")
-                && attribute
-                    .parse_args::<syn::Path>()
-                    .is_ok_and(|path| path.is_ident("test"))
-        });
-        if !is_test {
+        if !is_for_tests(&item.attrs) {
             visit::visit_item_mod(self, item);
         }
     }
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
         let of_trait = item.trait_.as_ref().and_then(|(path, _)| last(path));
-        let is_error = of_trait.is_some_and(|name| name == "Display")
-            && matches!(&*item.self_ty, syn::Type::Path(path)
-                if last(&path.path).is_some_and(|name| !NO_ERRORS.contains(&name.as_str())));
-        self.as_error(is_error, |texts| visit::visit_item_impl(texts, item));
+        self.is_display = of_trait.is_some_and(|name| name == "Display")
+            && type_name(&item.self_ty).is_some_and(|name| !NO_ERRORS.contains(&name.as_str()));
+        visit::visit_item_impl(self, item);
+        self.is_display = false;
     }
 
     fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
-        self.as_error(is_maker(call), |texts| visit::visit_expr_call(texts, call));
+        let path = path_of(&call.func).unwrap_or_default();
+        let path: Vec<_> = path.iter().map(String::as_str).collect();
+        match path.as_slice() {
+            ["Err"] => call.args.iter().for_each(|argument| self.message(argument)),
+            [.., of, variant] if of.ends_with("Error") && variant.starts_with(char::is_uppercase) => {
+                call.args.iter().for_each(|argument| self.message(argument));
+            }
+            [.., of, function] if of.starts_with(char::is_uppercase) => {
+                self.arguments(call.args.iter(), &format!("{of}::{function}"));
+            }
+            [.., function] => self.arguments(call.args.iter(), function),
+            [] => {}
+        }
+        visit::visit_expr_call(self, call);
     }
 
-    /// A hint is no message.
-    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
-        self.visit_expr(&call.receiver);
-        let before = self.is_error;
-        self.is_error &= call.method != "with_hint";
-        for argument in &call.args {
-            self.visit_expr(argument);
+    fn visit_expr_struct(&mut self, expression: &'ast syn::ExprStruct) {
+        let mut names = expression.path.segments.iter();
+        if names.any(|part| part.ident.to_string().ends_with("Error")) {
+            for field in &expression.fields {
+                if matches!(&field.member, syn::Member::Named(name) if is_message(name)) {
+                    self.message(&field.expr);
+                }
+            }
         }
-        self.is_error = before;
+        visit::visit_expr_struct(self, expression);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        let name = call.method.to_string();
+        if ["map_err", "ok_or", "ok_or_else"].contains(&name.as_str()) {
+            call.args.iter().for_each(|argument| self.message(argument));
+        }
+        self.arguments(call.args.iter(), &format!(".{name}"));
+        visit::visit_expr_method_call(self, call);
     }
 
     fn visit_local(&mut self, local: &'ast syn::Local) {
-        let is_error = matches!(&local.pat, syn::Pat::Ident(pat)
-            if self.names.contains(&pat.ident.to_string()));
-        self.as_error(is_error, |texts| visit::visit_local(texts, local));
+        if let (Pat::Ident(pat), Some(init)) = (&local.pat, &local.init)
+            && self.names.contains(&pat.ident.to_string())
+        {
+            self.message(&init.expr);
+        }
+        visit::visit_local(self, local);
     }
 
     fn visit_item_const(&mut self, item: &'ast syn::ItemConst) {
-        let is_error = self.names.contains(&item.ident.to_string());
-        self.as_error(is_error, |texts| visit::visit_item_const(texts, item));
+        if self.names.contains(&item.ident.to_string()) {
+            self.message(&item.expr);
+        }
+        visit::visit_item_const(self, item);
     }
 
     fn visit_lit_str(&mut self, text: &'ast syn::LitStr) {
-        self.push(&text.value());
+        self.push(&text.value(), self.is_display);
     }
 
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        if last(&call.path).is_some_and(|name| name == "error" || name == "warn") {
+            self.format(call);
+        }
         self.push_tokens(call.tokens.clone());
     }
 
     fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
 }
 
-#[derive(Default)]
-struct Names(BTreeSet<String>);
+/// What makes an error of a text, and of which of its arguments: `function`, `.method`,
+/// `Type::function`.
+#[derive(Debug, Default)]
+struct Makers(BTreeMap<String, BTreeSet<usize>>);
 
-impl<'ast> Visit<'ast> for Names {
-    fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
-        let names = call.args.iter().filter_map(|argument| match argument {
-            syn::Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
-            _ => None,
-        });
-        if is_maker(call) {
-            self.0.extend(names);
+impl Makers {
+    fn add<'a>(&mut self, name: String, parameters: impl Iterator<Item = &'a Pat>) {
+        let is_one = |pat: &Pat| matches!(pat, Pat::Ident(pat) if is_message(&pat.ident));
+        let positions = parameters.enumerate().filter(|(_, pat)| is_one(pat));
+        let positions: BTreeSet<_> = positions.map(|(at, _)| at).collect();
+        if !positions.is_empty() {
+            self.0.entry(name).or_default().extend(positions);
         }
-        visit::visit_expr_call(self, call);
     }
 }
 
-fn is_maker(call: &syn::ExprCall) -> bool {
-    let syn::Expr::Path(path) = &*call.func else {
+impl<'ast> Visit<'ast> for Makers {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        if makes_an_error(&item.sig.output) {
+            let parameters = item.sig.inputs.iter().filter_map(typed);
+            self.add(item.sig.ident.to_string(), parameters);
+        }
+        visit::visit_item_fn(self, item);
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        for part in &item.items {
+            let syn::ImplItem::Fn(function) = part else {
+                continue;
+            };
+            let of = match function.sig.receiver() {
+                Some(_) => String::new(),
+                None => type_name(&item.self_ty).unwrap_or_default() + ":",
+            };
+            let separator = if of.is_empty() { "." } else { ":" };
+            if makes_an_error(&function.sig.output) {
+                let parameters = function.sig.inputs.iter().filter_map(typed);
+                self.add(format!("{of}{separator}{}", function.sig.ident), parameters);
+            }
+        }
+        visit::visit_item_impl(self, item);
+    }
+
+    /// `let refused = |why| Err(…)`
+    fn visit_local(&mut self, local: &'ast syn::Local) {
+        if let (Pat::Ident(pat), Some(init)) = (&local.pat, &local.init)
+            && let Expr::Closure(closure) = &*init.expr
+        {
+            let inputs = closure.inputs.iter().map(|input| match input {
+                Pat::Type(typed) => &*typed.pat,
+                other => other,
+            });
+            self.add(pat.ident.to_string(), inputs);
+        }
+        visit::visit_local(self, local);
+    }
+}
+
+fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let inner = attribute.parse_args::<syn::Path>();
+        attribute.path().is_ident("cfg") && inner.is_ok_and(|path| path.is_ident("test"))
+    })
+}
+
+fn is_message(name: &syn::Ident) -> bool {
+    MESSAGES.contains(&name.to_string().as_str())
+}
+
+fn typed(argument: &FnArg) -> Option<&Pat> {
+    match argument {
+        FnArg::Typed(typed) => Some(&typed.pat),
+        FnArg::Receiver(_) => None,
+    }
+}
+
+/// `-> SomeError`, or `-> Result<…, SomeError>`
+fn makes_an_error(output: &ReturnType) -> bool {
+    let ReturnType::Type(_, output) = output else {
         return false;
     };
-    let names = path.path.segments.iter();
-    let names: Vec<_> = names.map(|part| part.ident.to_string()).collect();
-    MAKERS.iter().any(|maker| {
-        let maker: Vec<_> = maker.iter().map(|name| (*name).to_owned()).collect();
-        names.ends_with(&maker)
-    })
+    let Type::Path(path) = &**output else {
+        return false;
+    };
+    let is_error = |name: &String| name.ends_with("Error");
+    let Some(end) = path.path.segments.last() else {
+        return false;
+    };
+    match &end.arguments {
+        syn::PathArguments::AngleBracketed(inner) => inner.args.iter().any(|argument| {
+            matches!(argument, syn::GenericArgument::Type(inner)
+                if type_name(inner).as_ref().is_some_and(is_error))
+        }),
+        _ => is_error(&end.ident.to_string()),
+    }
+}
+
+fn type_name(of: &Type) -> Option<String> {
+    match of {
+        Type::Path(path) => last(&path.path),
+        _ => None,
+    }
+}
+
+fn path_of(expression: &Expr) -> Option<Vec<String>> {
+    match expression {
+        Expr::Path(path) => {
+            let names = path.path.segments.iter();
+            Some(names.map(|part| part.ident.to_string()).collect())
+        }
+        _ => None,
+    }
 }
 
 fn last(path: &syn::Path) -> Option<String> {
@@ -184,9 +356,7 @@ fn last(path: &syn::Path) -> Option<String> {
 
 #[test]
 fn messages_are_found_and_hints_and_tests_are_not() {
-    let mut texts = Texts::default();
-    texts.add(
-        r#"
+    let file = r#"
         impl fmt::Display for NewError {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "cannot dance: {}", self.0)
@@ -198,6 +368,14 @@ fn messages_are_found_and_hints_and_tests_are_not() {
             }
         }
         const OFF: &str = "it is off";
+        impl ApiError {
+            fn new(kind: ErrorKind, message: impl Into<String>) -> ApiError {
+                ApiError { kind, message: message.into() }
+            }
+            fn bad_request(message: &str) -> ApiError {
+                ApiError::new(ErrorKind::BadRequest, message)
+            }
+        }
         fn refuse(what: &str) -> ApiError {
             let message = format!("{what:?} is refused");
             let other = "something else";
@@ -210,18 +388,30 @@ fn messages_are_found_and_hints_and_tests_are_not() {
             ApiError::bad_request("no words").with_hint("use words");
             Error::Usage(format!("unknown word {}", "x"))
         }
+        fn reasons(text: &str) -> Result<u8, String> {
+            let wrong = |why: &str| Err(format!("{text} is wrong: {why}"));
+            if text.is_empty() {
+                return wrong("it is empty");
+            }
+            log::warn!("not today: {}", "unless");
+            text.parse().map_err(|_| "no number".to_owned())
+        }
         #[cfg(test)]
         mod tests {
             const X: NewError = ApiError::bad_request("of a test");
         }
-        "#,
-    );
+        "#;
+    let texts = Texts::of(&[file.to_owned()]);
     let expected = [
         "cannot dance: …",
+        "it is empty",
         "it is off",
+        "no number",
         "no words",
+        "not today: …",
         "unknown word …",
         "… is refused",
+        "… is wrong: …",
     ];
     assert_eq!(Vec::from_iter(&texts.errors), expected);
     assert!(texts.all.contains("use words") && !texts.all.contains("of a test"));
