@@ -31,9 +31,10 @@ pub(crate) struct Texts {
     pub(crate) errors: BTreeSet<String>,
     pub(crate) all: BTreeSet<String>,
     makers: Makers,
+    is_display: bool,
+    is_refusal: bool,
     /// Names in the file at hand whose value is the message of an error.
     names: BTreeSet<String>,
-    is_display: bool,
 }
 
 impl Texts {
@@ -58,8 +59,12 @@ impl Texts {
         for file in &files {
             texts.makers.visit_file(file);
         }
+        let mut shared = std::mem::take(&mut texts.makers.0);
+        shared.retain(|name, _| name.contains([':', '.']));
         for file in &files {
             texts.names.clear();
+            texts.makers.0 = shared.clone();
+            texts.makers.visit_file(file);
             // The first time for the names that stand for messages.
             texts.visit_file(file);
             texts.visit_file(file);
@@ -69,7 +74,8 @@ impl Texts {
 
     fn push(&mut self, text: &str, is_error: bool) {
         let text = super::messages::pattern(text);
-        if is_error && text.chars().filter(|c| c.is_alphabetic()).count() > 2 {
+        let is_word = |word: &&str| word.contains(char::is_alphabetic);
+        if is_error && text.split(' ').filter(is_word).count() > 1 {
             self.errors.insert(text.clone());
         }
         self.all.insert(text);
@@ -162,12 +168,29 @@ impl<'ast> Visit<'ast> for Texts {
         self.is_display = false;
     }
 
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.is_refusal = is_refusal(&item.sig);
+        visit::visit_item_fn(self, item);
+        self.is_refusal = false;
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.is_refusal = is_refusal(&item.sig);
+        visit::visit_impl_item_fn(self, item);
+        self.is_refusal = false;
+    }
+
     fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
         let path = path_of(&call.func).unwrap_or_default();
         let path: Vec<_> = path.iter().map(String::as_str).collect();
         match path.as_slice() {
+            ["Some"] if self.is_refusal => {
+                call.args.iter().for_each(|argument| self.message(argument))
+            }
             ["Err"] => call.args.iter().for_each(|argument| self.message(argument)),
-            [.., of, variant] if of.ends_with("Error") && variant.starts_with(char::is_uppercase) => {
+            [.., of, variant]
+                if of.ends_with("Error") && variant.starts_with(char::is_uppercase) =>
+            {
                 call.args.iter().for_each(|argument| self.message(argument));
             }
             [.., of, function] if of.starts_with(char::is_uppercase) => {
@@ -230,8 +253,8 @@ impl<'ast> Visit<'ast> for Texts {
     fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
 }
 
-/// What makes an error of a text, and of which of its arguments: `function`, `.method`,
-/// `Type::function`.
+/// What makes an error of a text, and of which of its arguments: `Type::function`, `.method`, and
+/// in one file `function`.
 #[derive(Debug, Default)]
 struct Makers(BTreeMap<String, BTreeSet<usize>>);
 
@@ -303,6 +326,11 @@ fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
 
 fn is_message(name: &syn::Ident) -> bool {
     MESSAGES.contains(&name.to_string().as_str())
+}
+
+/// `fn …refusal(…) -> Option<String>`: why something is refused.
+fn is_refusal(signature: &syn::Signature) -> bool {
+    signature.ident.to_string().ends_with("refusal")
 }
 
 fn typed(argument: &FnArg) -> Option<&Pat> {
