@@ -22,6 +22,9 @@ const NO_ERRORS: [&str; 11] = [
     "Url",
 ];
 
+/// Errors that are called otherwise. The first is made of a text, the second has some.
+const ERRORS: [&str; 2] = ["Denial", "Refusal"];
+
 /// What a parameter or a field is called that is the message of an error, or a part of it.
 const MESSAGES: [&str; 5] = ["detail", "message", "problem", "reason", "why"];
 
@@ -162,8 +165,11 @@ impl<'ast> Visit<'ast> for Texts {
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
         let of_trait = item.trait_.as_ref().and_then(|(path, _)| last(path));
-        self.is_display = of_trait.is_some_and(|name| name == "Display")
-            && type_name(&item.self_ty).is_some_and(|name| !NO_ERRORS.contains(&name.as_str()));
+        let name = type_name(&item.self_ty).unwrap_or_default();
+        self.is_display = match of_trait {
+            Some(of_trait) => of_trait == "Display" && !NO_ERRORS.contains(&name.as_str()),
+            None => name == "Refusal",
+        };
         visit::visit_item_impl(self, item);
         self.is_display = false;
     }
@@ -192,6 +198,13 @@ impl<'ast> Visit<'ast> for Texts {
                 if of.ends_with("Error") && variant.starts_with(char::is_uppercase) =>
             {
                 call.args.iter().for_each(|argument| self.message(argument));
+            }
+            // Of std::io.
+            ["io", "Error", "other" | "new"] => {
+                call.args
+                    .last()
+                    .into_iter()
+                    .for_each(|argument| self.message(argument));
             }
             [.., of, function] if of.starts_with(char::is_uppercase) => {
                 self.arguments(call.args.iter(), &format!("{of}::{function}"));
@@ -348,7 +361,7 @@ fn makes_an_error(output: &ReturnType) -> bool {
     let Type::Path(path) = &**output else {
         return false;
     };
-    let is_error = |name: &String| name.ends_with("Error");
+    let is_error = |name: &String| name.ends_with("Error") || ERRORS.contains(&name.as_str());
     let Some(end) = path.path.segments.last() else {
         return false;
     };
