@@ -7,6 +7,7 @@
 )]
 
 mod messages;
+mod options;
 mod pages;
 mod source;
 
