@@ -6,9 +6,12 @@
     reason = "a test program: what goes wrong here shall stop it"
 )]
 
+mod links;
 mod messages;
 mod options;
 mod pages;
+mod paths;
+mod promises;
 mod source;
 
 use std::path::{Path, PathBuf};

@@ -35,23 +35,13 @@ struct Entry {
 /// The rows of the tables "message | cause | way out".
 fn entries() -> Vec<Entry> {
     let page = super::read("docs/troubleshooting.md");
-    let mut is_message = false;
-    let mut entries = Vec::new();
-    for line in page.lines() {
-        let cells = super::pages::cells(line);
-        match cells.as_slice() {
-            [] => is_message = false,
-            ["message", "cause", "way out"] => is_message = true,
-            [dashes, ..] if dashes.starts_with("---") => {}
-            [messages, cause, way_out] if is_message => entries.push(Entry {
-                messages: super::pages::code_spans(messages),
-                cause: (*cause).to_owned(),
-                way_out: (*way_out).to_owned(),
-            }),
-            _ => assert!(!is_message, "not three cells: {line}"),
-        }
-    }
-    entries
+    let rows = super::pages::rows(&page, &["message", "cause", "way out"]);
+    let entry = |[messages, cause, way_out]: [&str; 3]| Entry {
+        messages: super::pages::code_spans(messages),
+        cause: cause.to_owned(),
+        way_out: way_out.to_owned(),
+    };
+    rows.into_iter().map(entry).collect()
 }
 
 #[test]
