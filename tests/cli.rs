@@ -118,11 +118,11 @@ fn a_wrong_use_of_ctl_names_what_is_valid() {
     let cases = [
         (
             &[][..],
-            "valid are: status, stop, exec, shell, list, grant, revoke, trust, egress, log, audit, wt",
+            "valid are: status, stop, exec, shell, list, config, plan, grant, revoke, trust, egress, log, audit, wt",
         ),
         (
             &["dance"],
-            "valid are: status, stop, exec, shell, list, grant, revoke, trust, egress, log, audit, wt",
+            "valid are: status, stop, exec, shell, list, config, plan, grant, revoke, trust, egress, log, audit, wt",
         ),
         (&["--json"], "valid are: --help, --version"),
         (

@@ -14,6 +14,8 @@ _umwelt() {
         'umwelt-ctl exec') words='--cwd --help --version' ;;
         'umwelt-ctl shell') words='--cwd --help --version' ;;
         'umwelt-ctl list') words='--json --help --version' ;;
+        'umwelt-ctl config') words='--json --help --version' ;;
+        'umwelt-ctl plan') words='--json --help --version' ;;
         'umwelt-ctl grant') words='--rw --file --persist --json --help --version' ;;
         'umwelt-ctl revoke') words='--json --help --version' ;;
         'umwelt-ctl trust') words='--diff --yes --revoke --help --version' ;;
@@ -21,7 +23,7 @@ _umwelt() {
         'umwelt-ctl log') words='--follow --lines --json --help --version' ;;
         'umwelt-ctl audit') words='--follow --lines --denied --summary --json --html --help --version' ;;
         'umwelt-ctl wt') words='--branch --force --json --yes --help --version' ;;
-        'umwelt-ctl ') words='status stop exec shell list grant revoke trust egress log audit wt --help --version' ;;
+        'umwelt-ctl ') words='status stop exec shell list config plan grant revoke trust egress log audit wt --help --version' ;;
         'umwelt-nft-hook '*) words='--ruleset --digest --nft --read-back --help --version' ;;
         'umwelt-install install') words='--prefix-bin --no-image --image-from --no-egress --help --version' ;;
         'umwelt-install status') words='--json --help --version' ;;

@@ -9,7 +9,7 @@ complete -c umwelt-run -l detach
 complete -c umwelt-run -l help
 complete -c umwelt-run -l version
 
-complete -c umwelt-ctl -f -n __fish_use_subcommand -a 'status stop exec shell list grant revoke trust egress log audit wt'
+complete -c umwelt-ctl -f -n __fish_use_subcommand -a 'status stop exec shell list config plan grant revoke trust egress log audit wt'
 complete -c umwelt-ctl -n __fish_use_subcommand -l help
 complete -c umwelt-ctl -n __fish_use_subcommand -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from status' -l json
@@ -27,6 +27,12 @@ complete -c umwelt-ctl -n '__fish_seen_subcommand_from shell' -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from list' -l json
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from list' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from list' -l version
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from config' -l json
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from config' -l help
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from config' -l version
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from plan' -l json
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from plan' -l help
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from plan' -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from grant' -l rw
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from grant' -l file
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from grant' -l persist

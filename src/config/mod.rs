@@ -5,6 +5,7 @@ pub(crate) mod egress;
 pub(crate) mod egress_edit;
 pub(crate) mod expect;
 mod file;
+pub(crate) mod layers;
 pub(crate) mod mask;
 pub(crate) mod rule;
 mod source;

@@ -77,7 +77,7 @@ fn network(reply: &ListReply, rules: Option<usize>) -> String {
     }
 }
 
-fn render(reply: &ListReply, rules: Option<usize>) -> String {
+pub(super) fn render(reply: &ListReply, rules: Option<usize>) -> String {
     let facts = [
         ("workspace", reply.workspace.clone()),
         ("network", network(reply, rules)),

@@ -4,6 +4,7 @@
 mod args;
 mod audit;
 mod channel;
+mod config;
 pub(crate) mod diff;
 mod egress;
 mod event;
@@ -15,6 +16,7 @@ mod log;
 pub(crate) mod output;
 mod peer;
 mod place;
+mod plan;
 mod session;
 mod shell;
 mod signals;
@@ -47,6 +49,8 @@ const SUBCOMMANDS: &[&Subcommand] = &[
     &exec::SUBCOMMAND,
     &shell::SUBCOMMAND,
     &list::SUBCOMMAND,
+    &config::SUBCOMMAND,
+    &plan::SUBCOMMAND,
     &grant::SUBCOMMAND,
     &grant::REVOKE,
     &trust::SUBCOMMAND,
@@ -67,6 +71,8 @@ Subcommands:
   exec    run a program in a sandbox
   shell   open an interactive shell in a sandbox
   list    show mounts, caps and network of a sandbox
+  config  show each value that holds, and where it comes from
+  plan    show what the next start of a sandbox would make
   grant   show one more directory or file of the host in a sandbox
   revoke  take back what was granted
   trust   look at the file .umwelt.toml of a workspace, and accept it

@@ -87,7 +87,7 @@ impl Target {
     }
 }
 
-fn as_sid(given: Option<&OsStr>) -> Option<SessionId> {
+pub(super) fn as_sid(given: Option<&OsStr>) -> Option<SessionId> {
     SessionId::parse(given?.to_str()?)
 }
 

@@ -1,9 +1,12 @@
 //! A request about one rule -> that rule; a policy -> the entries of an
 //! answer. Pure; for the control plane, and for umwelt-ctl where none runs.
 
+use std::collections::BTreeSet;
+
 use crate::api::{ApiError, Delivery, Egress as Asked, EgressOp, RuleEntry, RuleKind};
 use crate::config::egress::EgressConfig;
 use crate::config::rule::parse_method;
+use crate::egress::delivery;
 use crate::policy::egress::{EgressPolicy, HttpsRule, PathPattern, TcpRule};
 use crate::policy::egress_change::{self, ChangeError, NewRule, OldRule};
 
@@ -110,6 +113,17 @@ pub(crate) fn delivery_notice(
         Delivery::Relayed => Some(RELAYED),
         Delivery::PendingRemoval => Some(PENDING),
     }
+}
+
+/// What a start would make of the rules; what it finds out of the addresses of
+/// tcp rules is not known before.
+pub(crate) fn entries_before_start(policy: &EgressPolicy) -> Vec<RuleEntry> {
+    let deliveries = delivery::deliveries(policy, &BTreeSet::new());
+    let mut entries = entries(policy, &deliveries);
+    for entry in &mut entries {
+        entry.delivery = None;
+    }
+    entries
 }
 
 pub(crate) fn entries(policy: &EgressPolicy, deliveries: &Deliveries) -> Vec<RuleEntry> {

@@ -9,6 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use crate::gateway::GatewayError;
 use crate::gateway::dns::Bound;
 use crate::gateway::options::Options;
+use crate::gateway::proxy::socket::set_options;
 
 const BACKLOG: i32 = 1024;
 
@@ -77,6 +78,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     sockopt::set_socket_reuseport(&socket, true)?;
+    set_options(&socket)?;
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(TcpListener::from(socket))

@@ -11,12 +11,13 @@ use crate::error::Error;
 use crate::policy::grants::{self, Grant, GrantKind, GrantSet, Lasts, Step};
 use crate::policy::mounts::{Access, MountKind, MountSet, Origin};
 use crate::run::attaching::LiveSteps;
-use crate::run::control_plane::ControlPlane;
+use crate::run::control_plane::{Context, ControlPlane};
 use crate::run::grants::{GrantError, check_unchanged, identify};
 use crate::run::journal::Entry;
 use crate::run::lifecycle::AfterRemoval;
 use crate::run::mount_entry;
 use crate::run::poller::Timer;
+use crate::run::standing::StandingFile;
 use crate::sys::process;
 use crate::text;
 use crate::trust::FILE;
@@ -572,15 +573,9 @@ impl ControlPlane {
         notices
     }
 
-    /// The grants of the workspace file that the rules allow.
     pub(crate) fn take_persisted(&mut self) {
-        let mut refused = Vec::new();
-        for asked in self.workspace_file.grants() {
-            match self.context.judging().judge_persisted(asked) {
-                Ok(grant) => self.grants.insert(grant),
-                Err(error) => refused.push(format!("a grant of {FILE} does not hold: {error}")),
-            }
-        }
+        let (grants, refused) = self.context.persisted(&self.workspace_file);
+        self.grants = grants;
         self.tell(refused);
     }
 
@@ -608,6 +603,21 @@ impl ControlPlane {
             kept.drain(..kept.len().saturating_sub(MAX_NOTICES));
             self.pending_notices.push(notice);
         }
+    }
+}
+
+impl Context {
+    /// The grants of the workspace file that the rules allow, and why the
+    /// others do not hold.
+    pub(crate) fn persisted(&self, file: &StandingFile) -> (GrantSet, Vec<String>) {
+        let (mut grants, mut refused) = (GrantSet::default(), Vec::new());
+        for asked in file.grants() {
+            match self.judging().judge_persisted(asked) {
+                Ok(grant) => grants.insert(grant),
+                Err(error) => refused.push(format!("a grant of {FILE} does not hold: {error}")),
+            }
+        }
+        (grants, refused)
     }
 }
 

@@ -2,6 +2,7 @@
 //! must be refused is tried inside, then the rules are read back with what
 //! they have counted.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -45,6 +46,16 @@ fn failed(detail: impl Into<String>) -> Error {
     EgressError::Rules(detail.into()).into()
 }
 
+/// What a container is connected to, at its address.
+pub(crate) fn network_of(egress: &Egress, address: Ipv4Addr, runtime: &Path) -> Network {
+    Network::Egress(EgressNetwork {
+        name: egress.names.inner.clone(),
+        address,
+        hooks_dirs: egress.setup.hooks_dirs.clone(),
+        hook_stderr: oci::stderr_annotation(&runtime.join(HOOK_SAID)),
+    })
+}
+
 impl ControlPlane {
     /// The files of the hook and of the sandbox's network, and the network
     /// that its container is created with.
@@ -62,12 +73,7 @@ impl ControlPlane {
         let config = oci::hook_config(&hook)?;
         let hosts = egress.targets.render_hosts(&egress.setup.policy);
         let resolv = format!("nameserver {}\n", lan.gateway);
-        let network = Network::Egress(EgressNetwork {
-            name: egress.names.inner.clone(),
-            address: lan.sandbox,
-            hooks_dirs: egress.setup.hooks_dirs.clone(),
-            hook_stderr: oci::stderr_annotation(&runtime.join(HOOK_SAID)),
-        });
+        let network = network_of(egress, lan.sandbox, runtime);
         crate::dirs::create_private(&runtime.join(HOOKS_DIR))?;
         for (name, text) in [
             ("hosts", &hosts),

@@ -30,6 +30,7 @@ pub(crate) mod masks;
 mod network;
 mod notices;
 mod output;
+pub(crate) mod planned;
 mod poller;
 pub(crate) mod preflight;
 mod prepared;
@@ -48,7 +49,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::api::launch::Report;
@@ -181,30 +182,66 @@ fn serve(options: &Options) -> Result<(), Error> {
     let _reserved =
         sys::inherit::reserve_fd3().map_err(|error| Error::io("reserve descriptor 3", error))?;
     raise_descriptor_limit();
-    let dirs = Dirs::from_env()?;
-    dirs.check_runtime()?;
-    let mut config = Config::load(&dirs)?;
-    let (workspace, notice) = Workspace::select(
-        options.workspace.as_deref(),
-        config.fallback_workspace.as_deref(),
-        &dirs,
-    )?;
-    let names = Names::new(&config.session_prefix, workspace.sid(), &dirs);
-    let _lock: Lock = match lock::acquire(&names)? {
+    let selected = Selected::new(options.workspace.as_deref())?;
+    let _lock: Lock = match lock::acquire(&selected.names)? {
         Acquired::Lock(lock) => lock,
-        Acquired::Attached => return already_running(options.launched, &workspace),
+        Acquired::Attached => return already_running(options.launched, &selected.workspace),
     };
-    config.masks = masks::all(config.masks, &dirs);
-    let mut preflight = preflight::check(&config, &workspace, &dirs)?;
-    let asked = ask(&config, &workspace, &names, &dirs, &mut preflight)?;
+    let (found, asked) = selected.look()?;
     let signals = sys::signal::readable_on(&sys::signal::END)
         .map_err(|error| Error::io("watch signals", error))?;
-    let places = names.clone();
-    let outcome = make_places(&names, &dirs).and_then(|()| {
-        let listener = socket::bind(&names.socket)?;
+    let places = found.names.clone();
+    let outcome = make_places(&places, &found.dirs).and_then(|()| {
+        let listener = socket::bind(&places.socket)?;
         if options.launched {
             report(&Report::Listening(true));
         }
+        let context = prepare(found, &asked, options.launched);
+        ControlPlane::new(context, asked, listener, signals)
+            .map_err(|error| Error::io("set up the loop", error))?
+            .run()
+    });
+    remove_places(&places);
+    outcome
+}
+
+/// The workspace that is meant, and what this user's configuration says.
+struct Selected {
+    config: Config,
+    dirs: Dirs,
+    workspace: Workspace,
+    names: Names,
+    notice: Option<String>,
+}
+
+impl Selected {
+    fn new(workspace: Option<&Path>) -> Result<Selected, Error> {
+        let dirs = Dirs::from_env()?;
+        dirs.check_runtime()?;
+        let config = Config::load(&dirs)?;
+        let fallback = config.fallback_workspace.as_deref();
+        let (workspace, notice) = Workspace::select(workspace, fallback, &dirs)?;
+        Ok(Selected {
+            names: Names::new(&config.session_prefix, workspace.sid(), &dirs),
+            config,
+            dirs,
+            workspace,
+            notice,
+        })
+    }
+
+    /// All that is found out before anything is made.
+    fn look(self) -> Result<(Found, Asked), Error> {
+        let Selected {
+            mut config,
+            dirs,
+            workspace,
+            names,
+            notice,
+        } = self;
+        config.masks = masks::all(config.masks, &dirs);
+        let mut preflight = preflight::check(&config, &workspace, &dirs)?;
+        let asked = ask(&config, &workspace, &names, &dirs, &mut preflight)?;
         let found = Found {
             config,
             dirs,
@@ -213,13 +250,8 @@ fn serve(options: &Options) -> Result<(), Error> {
             preflight,
             notice,
         };
-        let context = prepare(found, &asked, options.launched);
-        ControlPlane::new(context, asked, listener, signals)
-            .map_err(|error| Error::io("set up the loop", error))?
-            .run()
-    });
-    remove_places(&places);
-    outcome
+        Ok((found, asked))
+    }
 }
 
 /// What counts of the workspace file, and whether the host has what it takes.

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::podman_common::sandbox::Place;
 use crate::podman_common::{Options, host};

@@ -19,6 +19,7 @@ mod kill;
 mod launch;
 mod leftovers;
 mod patience;
+mod plan;
 mod refusals;
 mod run;
 mod socket;

@@ -2,7 +2,7 @@
 //! whether it is as the configuration expects.
 
 mod offline;
-mod render;
+pub(super) mod render;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;

@@ -7,7 +7,6 @@ use crate::api::{ApiError, Egress, EgressOp, EgressReply, ErrorKind};
 use crate::config::{Config, WorkspaceFile};
 use crate::ctl::place::{Place, Target};
 use crate::ctl::trust::path_of;
-use crate::egress::delivery;
 use crate::egress::rules::{self, RuleChange};
 use crate::egress::setup::writable_grants;
 use crate::error::Error;
@@ -92,23 +91,13 @@ fn reply(
     if !file.egress.enabled {
         notices.push(OFF.to_owned());
     }
-    // What a start would make of the rules: all tcp rules are direct then.
-    let running = policy.tcp.iter();
-    let running = running
-        .map(|rule| (rule.host.to_string(), rule.port))
-        .collect();
-    let deliveries = delivery::deliveries(policy, &running);
-    let mut rules = rules::entries(policy, &deliveries);
-    for rule in &mut rules {
-        rule.delivery = None;
-    }
     EgressReply {
         network: match file.egress.enabled {
             true => "egress".to_owned(),
             false => "none".to_owned(),
         },
         changed,
-        rules,
+        rules: rules::entries_before_start(policy),
         hosts: policy.hosts.clone(),
         status: None,
         checks: Vec::new(),

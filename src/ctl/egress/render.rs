@@ -2,6 +2,7 @@
 
 use crate::api::{CheckEntry, Delivery, EgressOp, EgressReply, RuleEntry, RuleKind};
 use crate::ctl::output::{self, Cell, Colour};
+use crate::policy::egress::HostEntry;
 use crate::text::printable;
 
 pub(super) fn reply(reply: &EgressReply, op: EgressOp, is_running: bool, colour: bool) -> String {
@@ -24,23 +25,26 @@ fn list(reply: &EgressReply) -> String {
             out.push_str(&format!("problem  {}\n", printable(problem)));
         }
     }
-    let rows: Vec<_> = reply.rules.iter().map(row).collect();
+    out + &tables(&reply.rules, &reply.hosts)
+}
+
+/// Rules and names, each table after an empty line.
+pub(in crate::ctl) fn tables(rules: &[RuleEntry], hosts: &[HostEntry]) -> String {
+    let mut out = String::new();
+    let rows: Vec<_> = rules.iter().map(row).collect();
     if !rows.is_empty() {
         let heading = ["KIND", "HOST", "PORT", "SOURCE", "DELIVERY", "ALLOWS"];
         out.push('\n');
         out.push_str(&output::render_table(heading, &rows));
     }
-    let names: Vec<_> = reply
-        .hosts
-        .iter()
-        .map(|entry| {
-            [
-                Cell::plain(&entry.name),
-                Cell::plain(entry.address.to_string()),
-                Cell::plain(entry.origin.to_string()),
-            ]
-        })
-        .collect();
+    let names = hosts.iter().map(|entry| {
+        [
+            Cell::plain(&entry.name),
+            Cell::plain(entry.address.to_string()),
+            Cell::plain(entry.origin.to_string()),
+        ]
+    });
+    let names: Vec<_> = names.collect();
     if !names.is_empty() {
         out.push('\n');
         out.push_str(&output::render_table(["NAME", "ADDRESS", "SOURCE"], &names));

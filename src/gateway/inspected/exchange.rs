@@ -192,10 +192,6 @@ impl Exchange {
         is_free && self.takes_body()
     }
 
-    pub(crate) fn has_answered(&self) -> bool {
-        self.response.has_begun()
-    }
-
     /// Whether the client has nothing more to say about it.
     pub(crate) fn awaits_only_server(&self) -> bool {
         self.request.body.is_done()

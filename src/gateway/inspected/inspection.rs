@@ -53,9 +53,6 @@ pub(crate) struct Inspection {
     /// How far a head was looked at that is not whole.
     scan: Scan,
     exchange: Option<Box<Exchange>>,
-    /// What waits to be sent is a session ticket, for which nobody waits: it
-    /// goes with the answer to the request that came with the handshake.
-    ticket: bool,
     /// The last answer is on its way.
     closing: bool,
     caller: Caller,
@@ -74,7 +71,6 @@ impl Inspection {
             plain: Vec::new(),
             scan: Scan::default(),
             exchange: None,
-            ticket: false,
             closing: false,
             caller,
         }
@@ -115,17 +111,8 @@ impl Inspection {
         progress |= self.take_plain(client, context)?;
         progress |= self.after_goodbye(client, context)?;
         progress |= self.drive_exchange(client, context)?;
-        self.ticket &= self.awaits_first_answer();
-        if !self.ticket {
-            progress |= client.flush().map_err(|_| Next::Close)?;
-        }
+        progress |= client.flush().map_err(|_| Next::Close)?;
         Ok(progress)
-    }
-
-    fn awaits_first_answer(&self) -> bool {
-        self.exchange
-            .as_ref()
-            .is_some_and(|exchange| exchange.awaits_only_server() && !exchange.has_answered())
     }
 
     /// Whether more of the client's bytes can be used now. What cannot is left
@@ -175,7 +162,6 @@ impl Inspection {
             exchange,
             ..
         } = self;
-        let was_ready = tls.is_ready();
         let mut trouble = None;
         let records = context.input.get_mut(..length).unwrap_or_default();
         let taken = tls.take(records, &mut client.out, |data| {
@@ -198,8 +184,6 @@ impl Inspection {
                 None => Err(self.handshake_failed(&error.to_string(), context)),
             };
         }
-        // In TLS 1.2 it could be the end of the handshake, which cannot wait.
-        self.ticket = !was_ready && self.tls.is_ready() && self.tls.is_tls13();
         match trouble {
             Some(trouble) => self.end_with(trouble, client, context),
             None => Ok(()),
@@ -338,7 +322,7 @@ impl Inspection {
         let Some(exchange) = &mut self.exchange else {
             return Ok(false);
         };
-        let may_answer = client.is_flushed() || self.ticket;
+        let may_answer = client.is_flushed();
         match exchange.drive(client, &mut self.tls, may_answer, context) {
             Ok(Progress::None) => Ok(false),
             Ok(Progress::Some) => Ok(true),

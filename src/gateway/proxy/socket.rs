@@ -2,10 +2,12 @@
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 
 use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
+use rustix::net::sockopt;
 
 /// What came of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +33,15 @@ pub(crate) struct Socket {
     sent: usize,
 }
 
+/// What each connection has, and inherits from a listening socket: no small
+/// write is held back for 40 ms, and a peer that is gone is found out.
+pub(crate) fn set_options(socket: &impl AsFd) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    Ok(sockopt::set_socket_keepalive(socket, true)?)
+}
+
 impl Socket {
+    /// `stream` has the options of `set_options`.
     pub(crate) fn new(
         mut stream: TcpStream,
         slot: usize,
@@ -42,9 +52,6 @@ impl Socket {
             Token(slot),
             Interest::READABLE | Interest::WRITABLE,
         )?;
-        // Small writes held back for 40 ms are a known trap of proxies.
-        stream.set_nodelay(true)?;
-        rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
         Ok(Socket {
             stream,
             slot,

@@ -15,9 +15,7 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::{
-    ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert, ServerConfig,
-};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, ServerConfig};
 use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, RootCertStore};
 
@@ -37,7 +35,6 @@ pub(crate) struct Leaves {
     provider: Arc<CryptoProvider>,
     authority: Authority,
     key: KeyPair,
-    ticketer: Arc<dyn ProducesTickets>,
     configs: Mutex<HashMap<Host, (Instant, Arc<ServerConfig>)>>,
 }
 
@@ -50,7 +47,6 @@ impl Leaves {
             provider: Arc::new(quick_suite_first(&provider)),
             authority,
             key: KeyPair::generate()?,
-            ticketer: rustls::crypto::ring::Ticketer::new()?,
             configs: Mutex::default(),
         })
     }
@@ -88,9 +84,10 @@ impl Leaves {
             .with_cert_resolver(Arc::new(answer));
         config.ignore_client_order = true;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        // Most programs inside end before they could come back with a ticket,
+        // and each new connection would pay for one.
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.ticketer = self.ticketer.clone();
-        config.send_tls13_tickets = 1;
+        config.send_tls13_tickets = 0;
         Ok(config)
     }
 

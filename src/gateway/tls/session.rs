@@ -4,7 +4,6 @@
 
 use std::fmt;
 
-use rustls::ProtocolVersion;
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
@@ -21,7 +20,6 @@ pub(crate) trait Records {
     type Data;
     fn process<'c, 'i>(&'c mut self, records: &'i mut [u8])
     -> UnbufferedStatus<'c, 'i, Self::Data>;
-    fn version(&self) -> Option<ProtocolVersion>;
 }
 
 impl Records for UnbufferedServerConnection {
@@ -32,10 +30,6 @@ impl Records for UnbufferedServerConnection {
     ) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(records)
     }
-
-    fn version(&self) -> Option<ProtocolVersion> {
-        self.protocol_version()
-    }
 }
 
 impl Records for UnbufferedClientConnection {
@@ -45,10 +39,6 @@ impl Records for UnbufferedClientConnection {
         records: &'i mut [u8],
     ) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(records)
-    }
-
-    fn version(&self) -> Option<ProtocolVersion> {
-        self.protocol_version()
     }
 }
 
@@ -107,10 +97,6 @@ impl<R: Records> Session<R> {
     /// Whether the handshake is far enough to send data.
     pub(crate) fn is_ready(&self) -> bool {
         self.ready
-    }
-
-    pub(crate) fn is_tls13(&self) -> bool {
-        self.records.version() == Some(ProtocolVersion::TLSv1_3)
     }
 
     /// Whether the peer has closed its direction in order.

@@ -13,7 +13,7 @@ use mio::net::TcpStream;
 use crate::gateway::dns::{Ask, ResolveError};
 use crate::gateway::http::authority::Authority;
 use crate::gateway::proxy::context::{Context, Owner};
-use crate::gateway::proxy::socket::Socket;
+use crate::gateway::proxy::socket::{Socket, set_options};
 use crate::policy::address::AddressClass;
 use crate::policy::decide::{Host, Rules};
 
@@ -138,6 +138,7 @@ impl Dial {
         while let Some(address) = rest.pop_front() {
             let owner = Owner::Upstream(self.caller.connection);
             let opened = TcpStream::connect(SocketAddr::new(address, self.port))
+                .and_then(|stream| set_options(&stream).map(|()| stream))
                 .and_then(|stream| context.adopt(stream, owner));
             match opened {
                 Ok(socket) => {
