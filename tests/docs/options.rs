@@ -179,3 +179,21 @@ fn manual_pages_tell_for_which_subcommand_an_option_is() {
         }
     }
 }
+
+#[test]
+fn other_pages_name_every_subcommand() {
+    let readme = super::read("README.md");
+    let design = super::read("docs/design.md");
+    for name in WITH_SUBCOMMANDS {
+        let row = format!("| `{name}` |");
+        let row = design.lines().find(|line| line.starts_with(&row)).unwrap();
+        for sub in subcommands(name) {
+            assert!(
+                readme.contains(&format!("`{name} {sub}")) || name != "umwelt-ctl",
+                "{sub}"
+            );
+            let mut words = row.split(|c: char| !c.is_alphanumeric());
+            assert!(words.any(|word| word == sub), "design.md, {name}: {sub}");
+        }
+    }
+}
