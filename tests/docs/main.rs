@@ -7,6 +7,7 @@
 )]
 
 mod links;
+mod makers;
 mod messages;
 mod options;
 mod pages;

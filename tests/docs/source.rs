@@ -1,11 +1,13 @@
 //! src/ -> the texts in it, and which of them are the messages of errors.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
-use syn::{Expr, FnArg, Pat, ReturnType, Type};
+use syn::{Expr, Pat};
+
+use super::makers::{Makers, is_for_tests, is_message, is_refusal, last, path_of, type_name};
 
 /// What implements `Display` and is no error.
 const NO_ERRORS: [&str; 11] = [
@@ -22,11 +24,8 @@ const NO_ERRORS: [&str; 11] = [
     "Url",
 ];
 
-/// Errors that are called otherwise. The first is made of a text, the second has some.
-const ERRORS: [&str; 2] = ["Denial", "Refusal"];
-
-/// What a parameter or a field is called that is the message of an error, or a part of it.
-const MESSAGES: [&str; 5] = ["detail", "message", "problem", "reason", "why"];
+/// A line of a reflog.
+const NO_MESSAGE: &str = "branch: made by umwelt-ctl wt add";
 
 /// The texts of the program, tests apart. Format strings have `…` for what is put in.
 #[derive(Debug, Default)]
@@ -62,11 +61,11 @@ impl Texts {
         for file in &files {
             texts.makers.visit_file(file);
         }
-        let mut shared = std::mem::take(&mut texts.makers.0);
-        shared.retain(|name, _| name.contains([':', '.']));
+        let mut shared = std::mem::take(&mut texts.makers);
+        shared.of.retain(|name, _| !shared.others.contains(name));
         for file in &files {
             texts.names.clear();
-            texts.makers.0 = shared.clone();
+            texts.makers.of.clone_from(&shared.of);
             texts.makers.visit_file(file);
             // The first time for the names that stand for messages.
             texts.visit_file(file);
@@ -78,6 +77,7 @@ impl Texts {
     fn push(&mut self, text: &str, is_error: bool) {
         let text = super::messages::pattern(text);
         let is_word = |word: &&str| word.contains(char::is_alphabetic);
+        let is_error = is_error && text != NO_MESSAGE;
         if is_error && text.split(' ').filter(is_word).count() > 1 {
             self.errors.insert(text.clone());
         }
@@ -145,7 +145,7 @@ impl Texts {
     }
 
     fn arguments<'a>(&mut self, arguments: impl Iterator<Item = &'a Expr>, name: &str) {
-        let Some(positions) = self.makers.0.get(name).cloned() else {
+        let Some(positions) = self.makers.of.get(name).cloned() else {
             return;
         };
         for (at, argument) in arguments.enumerate() {
@@ -216,12 +216,9 @@ impl<'ast> Visit<'ast> for Texts {
     }
 
     fn visit_expr_struct(&mut self, expression: &'ast syn::ExprStruct) {
-        let mut names = expression.path.segments.iter();
-        if names.any(|part| part.ident.to_string().ends_with("Error")) {
-            for field in &expression.fields {
-                if matches!(&field.member, syn::Member::Named(name) if is_message(name)) {
-                    self.message(&field.expr);
-                }
+        for field in &expression.fields {
+            if matches!(&field.member, syn::Member::Named(name) if is_message(name)) {
+                self.message(&field.expr);
             }
         }
         visit::visit_expr_struct(self, expression);
@@ -238,7 +235,7 @@ impl<'ast> Visit<'ast> for Texts {
 
     fn visit_local(&mut self, local: &'ast syn::Local) {
         if let (Pat::Ident(pat), Some(init)) = (&local.pat, &local.init)
-            && self.names.contains(&pat.ident.to_string())
+            && (self.names.contains(&pat.ident.to_string()) || is_message(&pat.ident))
         {
             self.message(&init.expr);
         }
@@ -264,135 +261,6 @@ impl<'ast> Visit<'ast> for Texts {
     }
 
     fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
-}
-
-/// What makes an error of a text, and of which of its arguments: `Type::function`, `.method`, and
-/// in one file `function`.
-#[derive(Debug, Default)]
-struct Makers(BTreeMap<String, BTreeSet<usize>>);
-
-impl Makers {
-    fn add<'a>(&mut self, name: String, parameters: impl Iterator<Item = &'a Pat>) {
-        let is_one = |pat: &Pat| matches!(pat, Pat::Ident(pat) if is_message(&pat.ident));
-        let positions = parameters.enumerate().filter(|(_, pat)| is_one(pat));
-        let positions: BTreeSet<_> = positions.map(|(at, _)| at).collect();
-        if !positions.is_empty() {
-            self.0.entry(name).or_default().extend(positions);
-        }
-    }
-}
-
-impl<'ast> Visit<'ast> for Makers {
-    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
-        if !is_for_tests(&item.attrs) {
-            visit::visit_item_mod(self, item);
-        }
-    }
-
-    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
-        if makes_an_error(&item.sig.output) {
-            let parameters = item.sig.inputs.iter().filter_map(typed);
-            self.add(item.sig.ident.to_string(), parameters);
-        }
-        visit::visit_item_fn(self, item);
-    }
-
-    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
-        for part in &item.items {
-            let syn::ImplItem::Fn(function) = part else {
-                continue;
-            };
-            let of = match function.sig.receiver() {
-                Some(_) => String::new(),
-                None => type_name(&item.self_ty).unwrap_or_default() + ":",
-            };
-            let separator = if of.is_empty() { "." } else { ":" };
-            if makes_an_error(&function.sig.output) {
-                let parameters = function.sig.inputs.iter().filter_map(typed);
-                self.add(format!("{of}{separator}{}", function.sig.ident), parameters);
-            }
-        }
-        visit::visit_item_impl(self, item);
-    }
-
-    /// `let refused = |why| Err(…)`
-    fn visit_local(&mut self, local: &'ast syn::Local) {
-        if let (Pat::Ident(pat), Some(init)) = (&local.pat, &local.init)
-            && let Expr::Closure(closure) = &*init.expr
-        {
-            let inputs = closure.inputs.iter().map(|input| match input {
-                Pat::Type(typed) => &*typed.pat,
-                other => other,
-            });
-            self.add(pat.ident.to_string(), inputs);
-        }
-        visit::visit_local(self, local);
-    }
-}
-
-fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        let inner = attribute.parse_args::<syn::Path>();
-        attribute.path().is_ident("cfg") && inner.is_ok_and(|path| path.is_ident("test"))
-    })
-}
-
-fn is_message(name: &syn::Ident) -> bool {
-    MESSAGES.contains(&name.to_string().as_str())
-}
-
-/// `fn …refusal(…) -> Option<String>`: why something is refused.
-fn is_refusal(signature: &syn::Signature) -> bool {
-    signature.ident.to_string().ends_with("refusal")
-}
-
-fn typed(argument: &FnArg) -> Option<&Pat> {
-    match argument {
-        FnArg::Typed(typed) => Some(&typed.pat),
-        FnArg::Receiver(_) => None,
-    }
-}
-
-/// `-> SomeError`, or `-> Result<…, SomeError>`
-fn makes_an_error(output: &ReturnType) -> bool {
-    let ReturnType::Type(_, output) = output else {
-        return false;
-    };
-    let Type::Path(path) = &**output else {
-        return false;
-    };
-    let is_error = |name: &String| name.ends_with("Error") || ERRORS.contains(&name.as_str());
-    let Some(end) = path.path.segments.last() else {
-        return false;
-    };
-    match &end.arguments {
-        syn::PathArguments::AngleBracketed(inner) => inner.args.iter().any(|argument| {
-            matches!(argument, syn::GenericArgument::Type(inner)
-                if type_name(inner).as_ref().is_some_and(is_error))
-        }),
-        _ => is_error(&end.ident.to_string()),
-    }
-}
-
-fn type_name(of: &Type) -> Option<String> {
-    match of {
-        Type::Path(path) => last(&path.path),
-        _ => None,
-    }
-}
-
-fn path_of(expression: &Expr) -> Option<Vec<String>> {
-    match expression {
-        Expr::Path(path) => {
-            let names = path.path.segments.iter();
-            Some(names.map(|part| part.ident.to_string()).collect())
-        }
-        _ => None,
-    }
-}
-
-fn last(path: &syn::Path) -> Option<String> {
-    path.segments.last().map(|part| part.ident.to_string())
 }
 
 #[test]
