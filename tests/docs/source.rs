@@ -305,6 +305,17 @@ fn messages_are_found_and_hints_and_tests_are_not() {
             log::warn!("not today: {}", "unless");
             text.parse().map_err(|_| "no number".to_owned())
         }
+        fn refusal(path: &Path) -> Option<String> {
+            is_root(path).then_some(())?;
+            Some("it is the root".to_owned())
+        }
+        fn lost() -> Outcome {
+            broken("set up the connection");
+            Outcome::Lost { reason: "it has ended".to_owned() }
+        }
+        fn broken(what: &str) -> ApiError {
+            ApiError::bad_request(format!("no way to {what}"))
+        }
         #[cfg(test)]
         mod tests {
             const X: NewError = ApiError::bad_request("of a test");
@@ -313,9 +324,12 @@ fn messages_are_found_and_hints_and_tests_are_not() {
     let texts = Texts::of(&[file.to_owned()]);
     let expected = [
         "cannot dance: …",
+        "it has ended",
         "it is empty",
         "it is off",
+        "it is the root",
         "no number",
+        "no way to …",
         "no words",
         "not today: …",
         "unknown word …",
