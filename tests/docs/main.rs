@@ -12,6 +12,7 @@ mod messages;
 mod options;
 mod pages;
 mod paths;
+mod picture;
 mod promises;
 mod source;
 
