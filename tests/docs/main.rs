@@ -6,6 +6,7 @@
     reason = "a test program: what goes wrong here shall stop it"
 )]
 
+mod clients;
 mod links;
 mod makers;
 mod messages;

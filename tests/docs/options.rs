@@ -197,3 +197,20 @@ fn other_pages_name_every_subcommand() {
         }
     }
 }
+
+#[test]
+fn readme_shows_options_that_the_parsers_take() {
+    let readme = super::read("README.md");
+    let mut count = 0;
+    for [call, _] in super::pages::rows(&readme, &["command", "what it does"]) {
+        let call = call.trim_matches('`').replace("\\|", " ");
+        let mut words = call.split(' ');
+        let (name, sub) = (words.next().unwrap(), words.next().unwrap());
+        for option in options(&call) {
+            count += 1;
+            let taken = taken(name, &[sub, "--no-option"]);
+            assert!(taken.contains(&option), "{call}");
+        }
+    }
+    assert!(count > 10, "{count}");
+}

@@ -241,6 +241,10 @@ fn examples_are_valid_and_have_every_key() {
             keys_of(&example.parse().unwrap(), "", "", &mut used);
         }
     }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/egress.md");
+    for example in examples(&std::fs::read_to_string(path).unwrap()) {
+        assert_eq!(workspace(example).err(), None, "{example}");
+    }
     let known: BTreeSet<_> = PARSERS.into_iter().flat_map(known_keys).collect();
     let missing: Vec<_> = known.difference(&used).collect();
     assert!(missing.is_empty(), "no example has {missing:?}");
