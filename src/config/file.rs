@@ -7,6 +7,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use crate::config::ConfigError;
+use crate::sys;
 
 /// Longest configuration file, in bytes.
 const LIMIT: u64 = 256 << 10;
@@ -42,9 +43,9 @@ pub(crate) fn load(path: &Path) -> Result<Option<String>, ConfigError> {
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
         return Err(not_ours(format!("it belongs to uid {owner}")));
     }
-    if metadata.mode() & 0o002 != 0 {
+    if sys::user::others_can_write(&metadata) {
         return Err(not_ours(format!(
-            "everybody can write it (mode {:03o})",
+            "others can write it (mode {:03o})",
             metadata.mode() & 0o777
         )));
     }

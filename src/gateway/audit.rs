@@ -121,6 +121,8 @@ struct Writer {
     size: u64,
     /// Lines that are not written yet, whole but for the first.
     backlog: Vec<u8>,
+    /// The file ends within a line, of which the backlog has the rest.
+    is_within_line: bool,
     lost: u64,
     last_try: Instant,
     /// Said once.
@@ -138,6 +140,7 @@ impl Audit {
                 file,
                 size,
                 backlog: Vec::new(),
+                is_within_line: false,
                 lost: 0,
                 last_try: Instant::now(),
                 rotation_failed: false,
@@ -202,20 +205,25 @@ impl Writer {
 
     fn flush(&mut self) -> io::Result<()> {
         self.last_try = Instant::now();
-        if self.lost > 0 {
-            let why = format!("{} lines were lost while the disk was full", self.lost);
-            let mut line = Vec::new();
-            let record = Record {
-                kind: "gateway",
-                why: Some(&why),
-                ..Record::default()
-            };
-            record.write_to(&mut line);
-            self.backlog.extend_from_slice(&line);
-            self.lost = 0;
+        self.write_backlog()?;
+        if self.lost == 0 {
+            return Ok(());
         }
-        // At the end of a line only: the backlog may begin within one.
-        if self.size > 0 && self.size + self.backlog.len() as u64 > self.rotation.size {
+        // Not before there is room: it would be lost too, or be too much.
+        let why = format!("{} lines were lost while the disk was full", self.lost);
+        let record = Record {
+            kind: "gateway",
+            why: Some(&why),
+            ..Record::default()
+        };
+        record.write_to(&mut self.backlog);
+        self.lost = 0;
+        self.write_backlog()
+    }
+
+    fn write_backlog(&mut self) -> io::Result<()> {
+        let is_much = self.size + self.backlog.len() as u64 > self.rotation.size;
+        if self.size > 0 && is_much && !self.is_within_line {
             self.rotate();
         }
         while !self.backlog.is_empty() {
@@ -223,6 +231,8 @@ impl Writer {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     self.size += written as u64;
+                    let last = self.backlog.get(written.saturating_sub(1));
+                    self.is_within_line = last != Some(&b'\n');
                     self.backlog.drain(..written);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -346,15 +356,39 @@ mod tests {
         let audit = Audit::open(Path::new("/dev/full"), ROTATION).unwrap();
         assert!(audit.is_ready());
         for _ in 0..20_000 {
-            audit
-                .writer()
-                .add(b"0123456789012345678901234567890123456789012345678901234567890\n");
+            audit.record(&record("/x"));
         }
-        audit.record(&record("/x"));
         assert!(!audit.is_ready());
-        let writer = audit.writer();
-        assert!(writer.backlog.len() <= MAX_BACKLOG + 1000);
-        assert!(writer.lost > 0 || !writer.backlog.is_empty());
+        let mut writer = audit.writer();
+        assert!(writer.backlog.len() <= MAX_BACKLOG);
+        let waiting = writer.backlog.iter().filter(|byte| **byte == b'\n').count();
+        assert_eq!(waiting as u64 + writer.lost, 20_000);
+        // What could not wait is told once there is room.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        writer.file = open(&path).unwrap().0;
+        writer.rotation.size = u64::MAX;
+        let lost = format!("{} lines were lost", writer.lost);
+        writer.flush().unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), waiting + 1);
+        assert!(text.lines().last().unwrap().contains(&lost));
+    }
+
+    #[test]
+    fn line_that_is_written_in_part_is_not_torn_by_a_rotation() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        let audit = Audit::open(&path, ROTATION).unwrap();
+        let mut writer = audit.writer();
+        writer.size = ROTATION.size;
+        writer.is_within_line = true;
+        writer.add(b"rest\n");
+        writer.flush().unwrap();
+        writer.add(b"whole\n");
+        writer.flush().unwrap();
+        assert_eq!(std::fs::read(old(&path, 1)).unwrap(), b"rest\n");
+        assert_eq!(std::fs::read(&path).unwrap(), b"whole\n");
     }
 
     #[test]

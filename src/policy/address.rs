@@ -33,7 +33,7 @@ impl AddressClass {
 }
 
 /// The special blocks of the IANA registry for IPv4; the first match counts.
-const V4: [(Ipv4Addr, u32, AddressClass); 18] = {
+const V4: [(Ipv4Addr, u32, AddressClass); 19] = {
     use AddressClass::{Private, Unusable};
     [
         (Ipv4Addr::new(0, 0, 0, 0), 8, Unusable("unspecified")),
@@ -52,6 +52,12 @@ const V4: [(Ipv4Addr, u32, AddressClass); 18] = {
         (Ipv4Addr::new(127, 0, 0, 0), 8, Private("loopback")),
         (
             Ipv4Addr::new(169, 254, 169, 254),
+            32,
+            Private("metadata service"),
+        ),
+        // Azure's, with an address of the public kind.
+        (
+            Ipv4Addr::new(168, 63, 129, 16),
             32,
             Private("metadata service"),
         ),
@@ -163,6 +169,7 @@ mod tests {
             "127.255.255.254",
             "169.254.0.1",
             "169.254.169.254",
+            "168.63.129.16",
             "172.16.0.0",
             "172.31.255.255",
             "192.0.0.1",

@@ -252,10 +252,6 @@ impl ControlPlane {
         job.retry = Some(retry);
         self.commands_total += 1;
         self.watch_counts();
-        if let Some(timeout_s) = job.timeout_s {
-            self.poller
-                .set(Timer::Timeout(id), Duration::from_secs(timeout_s));
-        }
         if let JobStdio::Captured(Captured {
             pipe: Some(pipe), ..
         }) = &job.stdio
@@ -263,6 +259,10 @@ impl ControlPlane {
             self.poller
                 .add(Source::Output(id), pipe.as_fd())
                 .map_err(cannot("watch the output"))?;
+        }
+        if let Some(timeout_s) = job.timeout_s {
+            self.poller
+                .set(Timer::Timeout(id), Duration::from_secs(timeout_s));
         }
         self.jobs.insert(id, job);
         Ok(())

@@ -8,6 +8,7 @@ use crate::egress::rules::{self, Deliveries, RuleChange};
 use crate::error::Error;
 use crate::policy::egress_change::ChangeError;
 use crate::run::control_plane::ControlPlane;
+use crate::run::gateway::StagedPolicy;
 use crate::run::network::Egress;
 use crate::text::printable;
 use crate::trust::FILE;
@@ -50,12 +51,14 @@ impl ControlPlane {
         let Some(egress) = &mut self.egress else {
             return Err(Error::Api(refused(OFF)));
         };
-        // All that can fail comes before the file is written.
+        // All that can fail comes before the file is written: what it says
+        // then is in force.
         let policy = egress.setup.merged(&changed)?;
+        let staged = StagedPolicy::write(&self.context, &policy)?;
         self.workspace_file.change_rules(change, &changed)?;
         egress.setup.policy = policy;
         egress.setup.workspace = changed;
-        self.apply_policy()?;
+        staged.put()?;
         let Some(egress) = &self.egress else {
             return Err(Error::Api(refused(OFF)));
         };

@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::podman;
 use crate::podman::gateway::{GatewayFiles, GatewaySpec, IMAGE, POLICY_FILE};
 use crate::podman::network::Layout;
+use crate::policy::egress::EgressPolicy;
 use crate::run::control_plane::{Context, ControlPlane};
 use crate::run::lifecycle;
 use crate::run::network::{Egress, Step};
@@ -103,7 +104,7 @@ impl ControlPlane {
         let Some(egress) = &mut self.egress else {
             return Ok(());
         };
-        write_policy(&self.context, egress)?;
+        StagedPolicy::write(&self.context, &egress.setup.policy)?.put()?;
         dirs::create_private(&self.context.names.audit)?;
         let spec = spec(&self.context, egress)?;
         lifecycle::remove_if_there(cidfile(&self.context).as_ref())
@@ -327,14 +328,6 @@ impl ControlPlane {
         self.egress.as_ref()?;
         lifecycle::read_id(cidfile(&self.context).as_ref())
     }
-
-    /// Brings the changed rules to the gateway, which looks at its file.
-    pub(crate) fn apply_policy(&self) -> Result<(), Error> {
-        match &self.egress {
-            Some(egress) => write_policy(&self.context, egress),
-            None => Ok(()),
-        }
-    }
 }
 
 fn cidfile(context: &Context) -> PathBuf {
@@ -345,14 +338,28 @@ fn policy_dir(context: &Context) -> PathBuf {
     context.names.runtime.join("policy")
 }
 
-/// Whole or not at all: the gateway may read it at any time.
-fn write_policy(context: &Context, egress: &Egress) -> Result<(), Error> {
-    let dir = policy_dir(context);
-    dirs::create_private(&dir)?;
-    let (new, path) = (dir.join("new"), dir.join(POLICY_FILE));
-    std::fs::write(&new, egress.setup.policy.render_json())
-        .and_then(|()| std::fs::rename(&new, &path))
-        .map_err(|error| Error::io(format!("write {path:?}"), error))
+/// A policy beside the one in force, on the same file system.
+#[derive(Debug)]
+pub(crate) struct StagedPolicy {
+    new: PathBuf,
+    path: PathBuf,
+}
+
+impl StagedPolicy {
+    pub(crate) fn write(context: &Context, policy: &EgressPolicy) -> Result<StagedPolicy, Error> {
+        let dir = policy_dir(context);
+        dirs::create_private(&dir)?;
+        let (new, path) = (dir.join("new"), dir.join(POLICY_FILE));
+        std::fs::write(&new, policy.render_json())
+            .map_err(|error| Error::io(format!("write {new:?}"), error))?;
+        Ok(StagedPolicy { new, path })
+    }
+
+    /// Whole or not at all: the gateway may read it at any time.
+    pub(crate) fn put(self) -> Result<(), Error> {
+        let StagedPolicy { new, path } = self;
+        std::fs::rename(&new, &path).map_err(|error| Error::io(format!("write {path:?}"), error))
+    }
 }
 
 fn spec(context: &Context, egress: &Egress) -> Result<GatewaySpec, Error> {

@@ -77,7 +77,10 @@ impl fmt::Display for GrantError {
                 write!(f, "the file {path:?} can only be granted for reading")
             }
             GrantError::OutsideRoots { path, roots } => {
-                write!(f, "{path:?} lies outside of what can be granted: {roots:?}")
+                write!(
+                    f,
+                    "{path:?}, with its links resolved, lies outside of what can be granted: {roots:?}"
+                )
             }
             GrantError::Refused { path, reason } => {
                 write!(f, "{path:?} is never granted: {reason}")
@@ -184,6 +187,9 @@ impl Judge<'_> {
         let path = self.asked_path(&asked.path)?;
         // In one walk: between two, a directory could become a link.
         let (real, links) = places::follow(&path);
+        // First: what lies elsewhere on the host is nobody's business, and
+        // neither is where it leads.
+        self.check_roots(&real, &links, &path)?;
         self.check_links(&links, &real)?;
         let wanted = kind_of(asked.mode, asked.file, &real)?;
         let lasts = match asked.persist {
@@ -201,7 +207,8 @@ impl Judge<'_> {
     /// was written there: a link on the way means that it was changed since.
     pub(crate) fn judge_persisted(&self, asked: &PersistedGrant) -> Result<Grant, GrantError> {
         let path = asked.path.clone();
-        let (real, _) = places::follow(&path);
+        let (real, links) = places::follow(&path);
+        self.check_roots(&real, &links, &path)?;
         if real != path {
             return Err(GrantError::NotReal {
                 path,
@@ -218,8 +225,6 @@ impl Judge<'_> {
         kind: GrantKind,
         lasts: Lasts,
     ) -> Result<Grant, GrantError> {
-        // First: what lies elsewhere on the host is nobody's business.
-        self.check_roots(&real)?;
         let (id, found) = identify(&real).map_err(|error| GrantError::Gone(real.clone(), error))?;
         check_kind(&real, kind, found)?;
         self.check_place(&real, kind)?;
@@ -276,16 +281,15 @@ impl Judge<'_> {
         }
     }
 
-    fn check_roots(&self, real: &Path) -> Result<(), GrantError> {
+    /// The links of processes lead to whatever they have open.
+    fn check_roots(&self, real: &Path, links: &[PathBuf], asked: &Path) -> Result<(), GrantError> {
         let roots = &self.config.grant_roots;
-        if roots
-            .iter()
-            .any(|root| real.starts_with(places::real(root)))
-        {
+        let is_below = |root: &PathBuf| real.starts_with(places::real(root));
+        if roots.iter().any(is_below) && !links.iter().any(|link| link.starts_with("/proc")) {
             return Ok(());
         }
         Err(GrantError::OutsideRoots {
-            path: real.to_owned(),
+            path: asked.to_owned(),
             roots: roots.clone(),
         })
     }

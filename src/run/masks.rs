@@ -13,7 +13,7 @@ use crate::config::{Mask, MaskTarget};
 use crate::dirs::Dirs;
 use crate::places;
 use crate::policy::masks::{Hidden, MaskFacts};
-use crate::policy::mounts::{Cover, MountKind, MountSet};
+use crate::policy::mounts::{Cover, Mount, MountKind, MountSet};
 use crate::run::preflight::PreflightError;
 
 /// All bound sockets of this network namespace, whoever bound them.
@@ -60,17 +60,26 @@ pub(crate) fn find(masks: &[Mask], mounts: &MountSet) -> Result<MaskFacts, Prefl
             }
         }
     }
-    for path in socket_paths()? {
-        if is_socket(&path)
-            && let Some(found) = look(&path, Some("live socket of a program on the host"))?
-        {
-            hidden.entry(found.real.clone()).or_insert(found);
+    for path in socket_paths()?.into_iter().filter(|path| is_socket(path)) {
+        match look(&path, Some("live socket of a program on the host")) {
+            Ok(None) => {}
+            Ok(Some(found)) => drop(hidden.entry(found.real.clone()).or_insert(found)),
+            Err(error) if is_shown(&path, mounts) => return Err(error),
+            // Anybody on the host can bind one with a name like this.
+            Err(error) => log::info!("{error}; it is in nothing that is shown"),
         }
     }
     Ok(MaskFacts {
         hidden: hidden.into_values().collect(),
         real_sources: real_sources(mounts),
     })
+}
+
+/// Whether `path` lies in what a bind shows.
+fn is_shown(path: &Path, mounts: &MountSet) -> bool {
+    let real = places::real(path);
+    let mut sources = mounts.iter().filter_map(Mount::source);
+    sources.any(|source| real.starts_with(places::real(Path::new(source))))
 }
 
 /// The paths that a mask means at present.
@@ -263,6 +272,24 @@ mod tests {
         let _live = UnixListener::bind(dir.join("live one")).unwrap();
         drop(UnixListener::bind(dir.join("dead")).unwrap());
         assert_eq!(found(&dir, &[]), [("live one".to_owned(), Cover::File)]);
+    }
+
+    #[test]
+    fn socket_with_an_odd_name_matters_only_where_it_is_shown() {
+        use std::os::unix::ffi::OsStrExt;
+        let (_dir, dir) = place();
+        let (shown, other) = (dir.join("shown"), dir.join("other"));
+        let name = std::ffi::OsStr::from_bytes(b"x\xff");
+        let bind =
+            |to: &Path| Mount::bind("/m", to.to_str().unwrap(), Access::ReadOnly, Origin::Base);
+        for place in [&shown, &other] {
+            std::fs::create_dir(place).unwrap();
+        }
+        let _socket = UnixListener::bind(other.join(name)).unwrap();
+        find(&[], &MountSet::merge(vec![bind(&shown)])).unwrap();
+        let error = find(&[], &MountSet::merge(vec![bind(&other)])).unwrap_err();
+        assert!(error.to_string().contains("not UTF-8"), "{error}");
+        find(&[], &MountSet::merge(vec![bind(&dir)])).unwrap_err();
     }
 
     #[test]

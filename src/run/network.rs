@@ -295,8 +295,22 @@ impl ControlPlane {
                 }
                 self.add_task(task, TaskKind::Network, STEP_LIMIT);
             }
-            Err(error) => self.network_failed(PodmanError::Spawn(error).into()),
+            Err(error) => self.not_begun(&step, PodmanError::Spawn(error)),
         }
+    }
+
+    /// At the end, what cannot even be tried is left, and told.
+    fn not_begun(&mut self, step: &Step, error: PodmanError) {
+        let Some(egress) = self.egress.as_mut().filter(|egress| egress.down.is_some()) else {
+            return self.network_failed(error.into());
+        };
+        match step {
+            Step::RemoveNetworks => egress.made.clear(),
+            _ => egress.gateway.state = GatewayState::Absent,
+        }
+        log::error!("cannot take the network down: {error}");
+        self.teardown_errors.push(error);
+        self.advance_network();
     }
 
     /// The task of a step has ended.

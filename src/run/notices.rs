@@ -25,6 +25,8 @@ const STEP: Duration = Duration::from_millis(20);
 pub(crate) struct Watched {
     watch: Watch,
     last: Snapshot,
+    /// What could not be watched whole from the start on is told once.
+    is_told: bool,
 }
 
 impl Watched {
@@ -34,6 +36,7 @@ impl Watched {
         Watched {
             last: watch.look(),
             watch,
+            is_told: false,
         }
     }
 
@@ -46,10 +49,13 @@ impl Watched {
         meaning: impl Fn() -> String,
     ) -> Vec<String> {
         let now = self.watch.look();
-        if now == self.last {
+        let mut last = std::mem::replace(&mut self.last, now);
+        if !std::mem::replace(&mut self.is_told, true) {
+            last.values_mut().for_each(|seen| seen.is_full = false);
+        }
+        if self.last == last {
             return Vec::new();
         }
-        let last = std::mem::replace(&mut self.last, now);
         let mut changes = compare(&last, &self.last);
         for change in changes.iter_mut().take(MAX_TOLD) {
             change.gone_at = match change.after {
@@ -84,7 +90,12 @@ impl Watched {
 fn line(change: &Change<'_>, begun: SystemTime, meaning: impl Fn() -> String) -> String {
     let when = change.when(begun);
     let what = change.what();
-    let line = if change.path == Path::new(WORKSPACE_FILE) {
+    let line = if change.has_filled() {
+        let (name, reader) = (quoted(change.path), change.reader());
+        format!(
+            "{name} has more in it than is watched: what changes there, and {reader} on the host may execute or obey, may not be told"
+        )
+    } else if change.path == Path::new(WORKSPACE_FILE) {
         format!("{WORKSPACE_FILE} {what} {when}; {}", meaning())
     } else {
         let name = quoted(change.path);
@@ -108,6 +119,11 @@ impl Change<'_> {
     fn reader(&self) -> &'static str {
         let seen = self.after.or(self.before);
         seen.map_or("a program", |seen| seen.reader)
+    }
+
+    fn has_filled(&self) -> bool {
+        let is_full = |seen: Option<&Seen>| seen.is_some_and(|seen| seen.is_full);
+        is_full(self.after) && !is_full(self.before)
     }
 
     fn what(&self) -> &'static str {
@@ -164,6 +180,7 @@ fn compare<'a>(before: &'a Snapshot, after: &'a Snapshot) -> Vec<Change<'a>> {
 fn is_news(change: &Change<'_>) -> bool {
     let is_listed = |seen: Option<&Seen>| seen.is_some_and(|seen| seen.stamp.is_listed_directory());
     match (change.before, change.after) {
+        _ if change.has_filled() => true,
         (Some(_), Some(_)) => true,
         (before, after) => !is_listed(before) && !is_listed(after),
     }
@@ -282,6 +299,35 @@ mod tests {
         file.set_modified(before.modified().unwrap()).unwrap();
         assert_eq!(path.metadata().unwrap().len(), before.len());
         assert_eq!(place.lines().len(), 1);
+    }
+
+    #[test]
+    fn what_is_not_watched_whole_is_told_once() {
+        let flood = |place: &Place, dir: &str| {
+            for number in 0..300 {
+                std::fs::write(place.path(&format!("{dir}/{number}")), "").unwrap();
+            }
+        };
+        let mut place = Place::new(&[".claude/a", ".git/hooks/a"]);
+        flood(&place, ".git/hooks");
+        // There from the start on.
+        place.watched = Watched::new(place.dir.path(), Vec::new());
+        let lines = place.lines();
+        let begins = "\".git/hooks\" has more in it than is watched";
+        assert!(
+            lines.len() == 1 && lines[0].starts_with(begins),
+            "{lines:?}"
+        );
+        assert_eq!(place.lines(), Vec::<String>::new());
+        flood(&place, ".claude");
+        let lines = place.lines();
+        assert!(
+            lines
+                .iter()
+                .any(|line| line.starts_with("\".claude\" has more in it")),
+            "{lines:?}"
+        );
+        assert_eq!(place.lines(), Vec::<String>::new());
     }
 
     #[test]

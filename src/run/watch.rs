@@ -71,7 +71,8 @@ const GIT_FILES: [&str; 3] = ["config", "config.worktree", "commondir"];
 
 const GIT: &str = "git";
 /// Most names that are read of one directory, and most that are looked at in
-/// all: what else there is, is told by a change of the directory itself.
+/// one tree, so that none uses up what another one needs. Where there are more,
+/// that is told.
 const MAX_NAMES: usize = 256;
 const MAX_STAMPS: usize = 2048;
 const MAX_DIRECTORIES: usize = 256;
@@ -142,6 +143,8 @@ fn nanoseconds(value: impl TryInto<i64>) -> i64 {
 pub(crate) struct Seen {
     pub(crate) stamp: Stamp,
     pub(crate) reader: &'static str,
+    /// There is more in it than is looked at.
+    pub(crate) is_full: bool,
 }
 
 /// By path: relative to the workspace, or absolute for what lies elsewhere.
@@ -193,6 +196,17 @@ impl Watch {
             return looking.found;
         };
         let top = Path::new("");
+        looking.begin(Path::new(".git"));
+        looking.git_dir(root, top, OsStr::new(".git"), MODULES_DEPTH);
+        for path in &self.git_dirs {
+            if let (Some(parent), Some(name)) = (path.parent(), path.file_name())
+                && let Some(dir) = open_without_links(parent)
+            {
+                looking.begin(path);
+                looking.git_dir(dir.as_fd(), parent, name, MODULES_DEPTH);
+            }
+        }
+        looking.begin(top);
         for (name, reader) in FILES {
             looking.file(root, top, OsStr::new(name), reader);
         }
@@ -205,15 +219,8 @@ impl Watch {
             }
         }
         for (name, reader, depth) in TREES {
+            looking.begin(Path::new(name));
             looking.tree(root, top, OsStr::new(name), (reader, depth));
-        }
-        looking.git_dir(root, top, OsStr::new(".git"), MODULES_DEPTH);
-        for path in &self.git_dirs {
-            if let (Some(parent), Some(name)) = (path.parent(), path.file_name())
-                && let Some(dir) = open_without_links(parent)
-            {
-                looking.git_dir(dir.as_fd(), parent, name, MODULES_DEPTH);
-            }
         }
         looking.found
     }
@@ -222,26 +229,58 @@ impl Watch {
 #[derive(Debug, Default)]
 struct Looking {
     found: Snapshot,
+    /// The tree that is looked at, and what was found in it so far.
+    tree: PathBuf,
+    stamps: usize,
     directories: usize,
 }
 
 impl Looking {
+    fn begin(&mut self, tree: &Path) {
+        self.tree = tree.to_owned();
+        (self.stamps, self.directories) = (0, 0);
+    }
+
+    /// Not all of what is in `path` is looked at.
+    fn set_full(&mut self, path: &Path) {
+        if let Some(seen) = self.found.get_mut(path) {
+            seen.is_full = true;
+        }
+    }
+
     fn stat(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Option<Stat> {
         // What cannot be looked at is, for the host's programs, not there.
         rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()
     }
 
     fn insert(&mut self, path: PathBuf, stamp: Stamp, reader: &'static str) {
-        if self.found.len() < MAX_STAMPS {
-            self.found.insert(path, Seen { stamp, reader });
+        self.stamps += 1;
+        if self.stamps > MAX_STAMPS {
+            return self.set_full(&self.tree.clone());
         }
+        let is_full = false;
+        let seen = Seen {
+            stamp,
+            reader,
+            is_full,
+        };
+        self.found.insert(path, seen);
     }
 
     fn open(&mut self, dir: BorrowedFd<'_>, name: &OsStr) -> Option<OwnedFd> {
         self.directories += 1;
-        (self.directories <= MAX_DIRECTORIES)
-            .then(|| open_directory(dir, name))
-            .flatten()
+        if self.directories > MAX_DIRECTORIES {
+            self.set_full(&self.tree.clone());
+            return None;
+        }
+        open_directory(dir, name)
+    }
+
+    /// A directory with too many names: they come and go unseen, but change
+    /// the directory itself.
+    fn flood(&mut self, dir: BorrowedFd<'_>, parent: &Path, name: &OsStr, reader: &'static str) {
+        self.file(dir, parent, name, reader);
+        self.set_full(&parent.join(name));
     }
 
     fn file(&mut self, dir: BorrowedFd<'_>, parent: &Path, name: &OsStr, reader: &'static str) {
@@ -293,7 +332,7 @@ impl Looking {
                     self.tree(opened.as_fd(), &path, &name, (reader, depth - 1));
                 }
             }
-            None => self.file(dir, parent, name, reader),
+            None => self.flood(dir, parent, name, reader),
         }
     }
 
@@ -314,7 +353,7 @@ impl Looking {
             };
             let place = path.join(name);
             match names_in(&below) {
-                None => self.file(opened.as_fd(), &path, name, GIT),
+                None => self.flood(opened.as_fd(), &path, name, GIT),
                 Some(names) if is_worktrees => {
                     for name in names {
                         self.worktree(below.as_fd(), &place, &name);
@@ -337,7 +376,7 @@ impl Looking {
         };
         let place = path.join(name);
         let Some(names) = names_in(&hooks) else {
-            return self.file(git_dir, path, name, GIT);
+            return self.flood(git_dir, path, name, GIT);
         };
         for name in names {
             if !name.as_bytes().ends_with(b".sample") {
@@ -369,7 +408,7 @@ impl Looking {
         }
         let path = parent.join(name);
         match names_in(&opened) {
-            None => self.file(dir, parent, name, GIT),
+            None => self.flood(dir, parent, name, GIT),
             Some(names) => {
                 for name in names {
                     self.module(opened.as_fd(), &path, &name, depth - 1);
@@ -502,22 +541,20 @@ mod tests {
         }
         let before = watch.look();
         assert_eq!(names(&before), [".claude"]);
-        // Another name in place of one: as many as before.
-        loop {
-            std::fs::rename(
-                dir.path().join(".claude/a"),
-                dir.path().join(".claude/hook"),
-            )
-            .unwrap();
-            std::fs::rename(
-                dir.path().join(".claude/hook"),
-                dir.path().join(".claude/a"),
-            )
-            .unwrap();
-            if watch.look() != before {
-                break;
-            }
-        }
+        assert!(before[Path::new(".claude")].is_full);
+        // Another name in place of one: as many as before. The clock of files
+        // goes in steps, so it may take a few of them.
+        let (a, hook) = (
+            dir.path().join(".claude/a"),
+            dir.path().join(".claude/hook"),
+        );
+        let changed = (0..1000).any(|_| {
+            std::fs::rename(&a, &hook).unwrap();
+            std::fs::rename(&hook, &a).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+            watch.look() != before
+        });
+        assert!(changed);
     }
 
     #[test]
@@ -527,12 +564,31 @@ mod tests {
             let (a, b) = (number / 200, number % 200);
             write(dir.path(), &[&format!(".git/modules/m{a}/m{b}/HEAD")]);
         }
-        let mut looking = Looking::default();
-        let root = watch.workspace.as_ref().unwrap();
-        looking.git_dir(root.as_fd(), Path::new(""), OsStr::new(".git"), 4);
-        assert!(looking.found.len() <= MAX_STAMPS);
-        let listed = looking.found.values().filter(|seen| seen.stamp.is_listed);
-        assert!(listed.count() <= MAX_DIRECTORIES);
+        write(dir.path(), &[".git/config", ".git/hooks/pre-commit"]);
+        let found = watch.look();
+        let listed = found.values().filter(|seen| seen.stamp.is_listed);
+        // Each of a submodule is opened twice.
+        let count = listed.count();
+        assert!((100..=MAX_DIRECTORIES).contains(&count), "{count}");
+        assert!(found[Path::new(".git")].is_full);
+        for name in [".git/config", ".git/hooks/pre-commit"] {
+            assert!(found.contains_key(Path::new(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn full_tree_takes_nothing_from_another() {
+        let (dir, watch) = place(&[".git/hooks/pre-commit", ".vscode/tasks.json"]);
+        for number in 0..MAX_DIRECTORIES {
+            write(dir.path(), &[&format!(".claude/{number}/a")]);
+        }
+        let found = watch.look();
+        for name in [".git/hooks/pre-commit", ".vscode/tasks.json"] {
+            assert!(found.contains_key(Path::new(name)), "{name}");
+        }
+        let full: Vec<_> = found.iter().filter(|(_, seen)| seen.is_full).collect();
+        assert_eq!(full.len(), 1, "{full:?}");
+        assert_eq!(full[0].0, Path::new(".claude"));
     }
 
     #[test]

@@ -243,6 +243,14 @@ impl CommandCgroup {
     }
 }
 
+/// Whoever lets go of it without removing it has no use for it any more. With
+/// something alive in it, it stays until the container ends.
+impl Drop for CommandCgroup {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(bytes)
 }

@@ -53,8 +53,11 @@ const RUNTIMES: [&str; 3] = ["conmon", "crun", "runc"];
 /// then they wait for a start that never comes. Their command lines hold the
 /// whole id of the container.
 pub(crate) fn kill_runtime_of(container: &str) {
-    // A conmon that is seen may start a runtime before it is killed.
-    while kill_all(|line| is_runtime_of(line, container)) {}
+    /// A conmon that is seen may start a runtime before it is killed. One that
+    /// hangs in the kernel is seen again and again, and ends when it can.
+    const ROUNDS: usize = 5;
+    let mut rounds = 0..ROUNDS;
+    while rounds.next().is_some() && kill_all(|line| is_runtime_of(line, container)) {}
 }
 
 fn is_runtime_of(line: &[u8], container: &str) -> bool {

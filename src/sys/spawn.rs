@@ -100,12 +100,12 @@ pub(crate) fn place(descriptor: impl AsFd, number: RawFd) -> io::Result<()> {
 /// Closes every descriptor from `first` on. To be called at the start of the
 /// process, when nothing owns one of these.
 pub(crate) fn close_from(first: RawFd) -> io::Result<()> {
-    close_range(first, 0)
+    close_between(first, libc::c_uint::MAX, 0)
 }
 
 /// Marks every descriptor from `first` on as close-on-exec.
 pub(crate) fn close_on_exec_from(first: RawFd) -> io::Result<()> {
-    close_range(first, libc::CLOSE_RANGE_CLOEXEC)
+    close_between(first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
 }
 
 /// Closes every descriptor from `first` on but the kept ones. For a process
@@ -121,15 +121,6 @@ pub(crate) fn close_all_but(first: RawFd, kept: &[BorrowedFd<'_>]) -> io::Result
         next = next.max(number + 1);
     }
     close_between(next, libc::c_uint::MAX, 0)
-}
-
-/// A kernel before 5.11 cannot do all of this, which is no error: either use
-/// is the second line of defence.
-fn close_range(first: RawFd, flags: libc::c_uint) -> io::Result<()> {
-    match close_between(first, libc::c_uint::MAX, flags) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL)) => Ok(()),
-        other => other,
-    }
 }
 
 fn close_between(first: RawFd, last: libc::c_uint, flags: libc::c_uint) -> io::Result<()> {

@@ -158,7 +158,7 @@ fn edit_is_shown_against_what_was_accepted() {
         format!(
             "{name} does not count: it has changed since it was accepted\n\nAccepting it\n  \
              - changes read-write access to \"/srv/a\" to read-only access to \"/srv/a\"\n  \
-             ! never granted: \"/srv/a\" lies outside of what can be granted: [{roots:?}]\n\n\
+             ! never granted: \"/srv/a\", with its links resolved, lies outside of what can be granted: [{roots:?}]\n\n\
              --- accepted\n+++ now\n@@ -1,4 +1,4 @@\n # mine\n [[grants]]\n path = \"/srv/a\"\n\
              -mode = \"rw\"\n+mode = \"ro\"  # \\u{{202e}}\\x9bless\n"
         )

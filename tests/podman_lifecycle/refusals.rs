@@ -159,7 +159,7 @@ fn bad_configuration_is_told_with_file_line_and_key() {
     assert_refused(
         &mut command(&place),
         2,
-        &[shown, "everybody can write it", "hint: "],
+        &[shown, "others can write it", "hint: "],
     );
 }
 
