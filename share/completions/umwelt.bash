@@ -25,7 +25,8 @@ _umwelt() {
         'umwelt-ctl log') words='--follow --lines --json --help --version' ;;
         'umwelt-ctl audit') words='--follow --lines --denied --summary --json --html --help --version' ;;
         'umwelt-ctl wt') words='--branch --force --json --yes --help --version' next='add rm list accept' ;;
-        'umwelt-ctl ') words='status stop exec shell list config plan grant revoke trust egress log audit wt --help --version' ;;
+        'umwelt-ctl help') words='--help --version' next='status stop exec shell list config plan grant revoke trust egress log audit wt' ;;
+        'umwelt-ctl ') words='status stop exec shell list config plan grant revoke trust egress log audit wt help --help --version' ;;
         'umwelt-nft-hook '*) words='--ruleset --digest --nft --read-back --help --version' ;;
         'umwelt-install install') words='--prefix-bin --no-image --image-from --no-egress --help --version' ;;
         'umwelt-install status') words='--json --help --version' ;;

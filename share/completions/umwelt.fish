@@ -9,7 +9,7 @@ complete -c umwelt-run -l detach
 complete -c umwelt-run -l help
 complete -c umwelt-run -l version
 
-complete -c umwelt-ctl -f -n __fish_use_subcommand -a 'status stop exec shell list config plan grant revoke trust egress log audit wt'
+complete -c umwelt-ctl -f -n __fish_use_subcommand -a 'status stop exec shell list config plan grant revoke trust egress log audit wt help'
 complete -c umwelt-ctl -n __fish_use_subcommand -l help
 complete -c umwelt-ctl -n __fish_use_subcommand -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from status' -l json
@@ -77,6 +77,9 @@ complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l json
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l yes
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l version
+complete -c umwelt-ctl -f -n '__fish_seen_subcommand_from help; and not __fish_seen_subcommand_from status stop exec shell list config plan grant revoke trust egress log audit wt' -a 'status stop exec shell list config plan grant revoke trust egress log audit wt'
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from help' -l help
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from help' -l version
 
 complete -c umwelt-nft-hook -l ruleset -r
 complete -c umwelt-nft-hook -l digest -r

@@ -7,6 +7,8 @@
 //! `{"id": 1, "result": {…}}` or `{"id": 1, "error": {…}}`.
 
 pub(crate) mod client;
+#[cfg(test)]
+mod document;
 pub(crate) mod launch;
 pub(crate) mod line;
 

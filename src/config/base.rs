@@ -474,6 +474,9 @@ fn check_mount_path(path: &Path) -> Result<(), String> {
 }
 
 #[cfg(test)]
+mod document;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::egress::Registry;

@@ -81,6 +81,7 @@ Subcommands:
   log     show the journal of a sandbox
   audit   show what a sandbox has asked for on the network
   wt      make, remove and list git worktrees
+  help    print this help, or that of a subcommand
 
 WORKSPACE is a directory, or the session id of a running sandbox: 8 hex digits,
 as status shows them. Left out, it is the current directory. A directory whose
