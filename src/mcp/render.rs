@@ -555,10 +555,10 @@ mod tests {
 
     /// Each fact of a reply is a word of its own, and what the text has of them
     /// has to be in the structured content, and the other way round.
-    fn both_say(tool: Tool, reply: Value, facts: &[&str]) {
+    fn both_say(tool: Tool, reply: Value, facts: &str) {
         let result = ToolResult::from_reply(tool, reply, Some("fact-own".to_owned()));
         let structured = result.structured.unwrap().to_string();
-        for fact in facts.iter().chain(&["fact-own"]) {
+        for fact in facts.split(' ').chain(["fact-own"]) {
             assert!(result.text.contains(fact), "{fact}: {}", result.text);
             assert!(structured.contains(fact), "{fact}: {structured}");
         }
@@ -577,18 +577,8 @@ mod tests {
             command: "fact-command".to_owned(),
         }];
         told.notices = vec!["fact-notice".to_owned()];
-        let facts = [
-            "77",
-            "fact-output",
-            "5001",
-            "5002",
-            "/fact-file",
-            "5003",
-            "5004",
-            "fact-command",
-            "fact-notice",
-        ];
-        both_say(Tool::Shell, json!(told), &facts);
+        let facts = "77 fact-output 5001 5002 /fact-file 5003 5004 fact-command fact-notice";
+        both_say(Tool::Shell, json!(told), facts);
         let reason = "fact-reason".to_owned();
         for (outcome, fact) in [
             (Outcome::Signaled { signal: 9 }, "SIGKILL"),
@@ -596,7 +586,7 @@ mod tests {
             (Outcome::Cancelled, "cancelled"),
             (Outcome::Lost { reason }, "fact-reason"),
         ] {
-            both_say(Tool::Shell, json!(reply(outcome)), &[fact]);
+            both_say(Tool::Shell, json!(reply(outcome)), fact);
         }
     }
 
@@ -607,18 +597,13 @@ mod tests {
         told.persisted = true;
         told.lost = vec!["fact-lost".to_owned()];
         told.notices = vec!["fact-notice".to_owned()];
-        let facts = [
-            "/fact-path",
-            RECREATED,
-            "fact-lost",
-            "fact-notice",
-            "session",
-        ];
+        let facts = "/fact-path fact-lost fact-notice session";
         for tool in [Tool::Grant, Tool::Revoke] {
-            both_say(tool, json!(told), &facts);
+            both_say(tool, json!(told), facts);
         }
-        let persisted = structured_change(&told)["persisted"].clone();
-        assert_eq!(persisted, true);
+        let structured = structured_change(&told);
+        assert_eq!(structured["notices"][0], RECREATED);
+        assert_eq!(structured["persisted"], true);
         for (applied, word) in [(Applied::Live, "live"), (Applied::Unchanged, "unchanged")] {
             let structured = structured_change(&changed(Some("ro"), applied));
             assert_eq!(structured["applied"], word);
@@ -635,20 +620,8 @@ mod tests {
             "resources": {"memory": 5001, "cpus": 5002.0, "pids_limit": 5003},
             "timeout_default_s": 5004, "timeout_max_s": 5005, "notices": ["fact-notice"],
         });
-        let facts = [
-            "/fact-workspace",
-            "fact-network",
-            "/fact-mount",
-            "fact-mode",
-            "fact-source",
-            "fact-reason",
-            "5002",
-            "5003",
-            "5004",
-            "5005",
-            "fact-notice",
-        ];
-        both_say(Tool::List, list, &facts);
+        let facts = "/fact-workspace fact-network /fact-mount fact-mode fact-source fact-reason 5002 5003 5004 5005 fact-notice";
+        both_say(Tool::List, list, facts);
         let egress = json!({
             "network": "fact-network", "changed": true, "notices": ["fact-notice"],
             "rules": [{"kind": "https", "host": "fact-host", "port": 5001, "paths": ["/fact-path"],
@@ -659,22 +632,8 @@ mod tests {
                        "policy_problem": "fact-policy", "audit_problem": "fact-audit",
                        "resolver_problem": "fact-resolver"},
         });
-        let facts = [
-            "fact-network",
-            "fact-notice",
-            "fact-host",
-            "5001",
-            "/fact-path",
-            "FACT",
-            "fact-source",
-            "fact.example.org",
-            "192.0.2.7",
-            "fact-gateway",
-            "fact-policy",
-            "fact-audit",
-            "fact-resolver",
-        ];
-        both_say(Tool::Egress, egress, &facts);
+        let facts = "fact-network fact-notice fact-host 5001 /fact-path FACT fact-source fact.example.org 192.0.2.7 fact-gateway fact-policy fact-audit fact-resolver";
+        both_say(Tool::Egress, egress, facts);
     }
 
     #[test]
