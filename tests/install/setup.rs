@@ -314,7 +314,12 @@ fn help_is_a_subcommand_too() {
         stage.done(&["help", "remove"]),
         stage.done(&["remove", "--help"])
     );
-    for words in [&["help", "emacs"][..], &["help", "--x"], &["help", "status", "image"], &["emacs"]] {
+    for words in [
+        &["help", "emacs"][..],
+        &["help", "--x"],
+        &["help", "status", "image"],
+        &["emacs"],
+    ] {
         let ended = stage.run(words);
         assert_eq!(ended.code, Some(2), "{ended:?}");
         assert!(!ended.stderr.is_empty());
