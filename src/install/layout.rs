@@ -6,6 +6,7 @@ use crate::dirs::Dirs;
 use crate::error::Error;
 use crate::install::record::{self, Record};
 use crate::install::unit;
+use crate::workspace::expand_tilde;
 
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
@@ -88,17 +89,15 @@ impl Layout {
 /// The path that a person means. A shell expands a tilde only where it stands
 /// bare: not in quotes, and not after `--option=`.
 pub(super) fn meant(named: &Path, home: &Path) -> Result<PathBuf, Error> {
-    let mut parts = named.components();
-    match parts.next() {
-        Some(Component::Normal(first)) if first == "~" => Ok(home.join(parts)),
-        Some(Component::Normal(first)) if first.as_encoded_bytes().starts_with(b"~") => {
-            Err(Error::Usage(format!(
-                "{named:?}: of another user's home the whole path is needed; a file of this name is ./{}",
-                named.display()
-            )))
-        }
-        _ => Ok(named.to_owned()),
+    let first = named.components().next().unwrap_or(Component::CurDir);
+    let first = first.as_os_str().as_encoded_bytes();
+    if first.len() > 1 && first.starts_with(b"~") {
+        return Err(Error::Usage(format!(
+            "{named:?}: of another user's home the whole path is needed; a file of this name is ./{}",
+            named.display()
+        )));
     }
+    Ok(expand_tilde(named, home))
 }
 
 /// The way from the directory `from` to `to`, both absolute and without links.
