@@ -15,6 +15,13 @@ die() {
     exit 1
 }
 
+# Prints the comment at the top of the script and ends, where its first word asks for that.
+help_if_asked() {
+    [[ ${1-} == -h || ${1-} == --help ]] || return 0
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+    exit 0
+}
+
 # Installs what is missing of PROGRAM:PACKAGE pairs, or prints the one command for it.
 need_programs() {
     local pair missing=()

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::cli;
 use crate::error::Error;
 
 /// One of the programs in this binary.
@@ -63,6 +64,58 @@ impl Applet {
     }
 }
 
+/// What `main` is asked for.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Run(Applet, Vec<OsString>),
+    /// Of the binary itself, not of one of its programs.
+    Help,
+    Version,
+}
+
+const HELP: &str = "\
+Usage: umwelt NAME [ARG…]
+
+umwelt is several programs in one file. A link to it that bears the name of a
+program starts that one; so does the name as the first argument, also without
+\"umwelt-\": \"umwelt ctl status\" is \"umwelt-ctl status\".
+
+Programs:
+  umwelt-mcp       the MCP server that a client starts: a shell in a sandbox
+  umwelt-run       owns the sandbox of one project directory
+  umwelt-ctl       shows sandboxes and works in them
+  umwelt-nft-hook  seals the network of a sandbox; podman starts it
+  umwelt-install   puts all of it in place, checks the host, removes it
+  umwelt-init      the first process in a sandbox
+  umwelt-gateway   the way out of sandboxes with a network
+
+The links are made by: umwelt install
+Each program has --help and a manual page.
+
+Options:
+  -h, --help     print this help and exit; so does \"umwelt help\"
+  -V, --version  print the version and exit
+";
+
+/// `umwelt help NAME` is `NAME --help`.
+pub(crate) fn asked(argv: impl IntoIterator<Item = OsString>) -> Result<Asked, Error> {
+    let argv: Vec<OsString> = argv.into_iter().collect();
+    let error = match select(argv.iter().cloned()) {
+        Ok((applet, args)) => return Ok(Asked::Run(applet, args)),
+        Err(error) => error,
+    };
+    let words: Vec<&str> = argv.iter().skip(1).flat_map(|word| word.to_str()).collect();
+    match words.as_slice() {
+        ["-h" | "--help" | "help"] => Ok(Asked::Help),
+        ["-V" | "--version"] => Ok(Asked::Version),
+        ["help", name] => match Applet::from_name(OsStr::new(name)) {
+            Some(applet) => Ok(Asked::Run(applet, vec!["--help".into()])),
+            None => Err(Error::UnknownApplet(Some(name.into()))),
+        },
+        _ => Err(error),
+    }
+}
+
 /// Picks the applet from the file name part of `argv[0]`, or else from the first
 /// argument (`umwelt run …`), and returns the arguments that are left for it.
 pub(crate) fn select(
@@ -84,6 +137,11 @@ pub(crate) fn select(
         },
         None => Err(Error::UnknownApplet(None)),
     }
+}
+
+/// What `umwelt` says of itself.
+pub(crate) fn help() -> ExitCode {
+    cli::print(HELP)
 }
 
 /// The names for an error message.
@@ -121,6 +179,34 @@ mod tests {
         assert!(select_words(&["umwelt", "dance"]).is_err());
         assert!(select_words(&["umwelt-dance", "--help"]).is_err());
         assert!(select(std::iter::empty()).is_err());
+    }
+
+    #[test]
+    fn help_is_for_the_binary_itself_where_no_program_is_named() {
+        let asked = |words: &[&str]| asked(words.iter().map(OsString::from));
+        for words in [&["umwelt", "--help"], &["x", "-h"], &["umwelt", "help"]] {
+            assert!(matches!(asked(words), Ok(Asked::Help)), "{words:?}");
+        }
+        assert!(matches!(asked(&["umwelt", "-V"]), Ok(Asked::Version)));
+        let Ok(Asked::Run(Applet::Ctl, args)) = asked(&["umwelt", "help", "ctl"]) else {
+            panic!();
+        };
+        assert_eq!(args, ["--help"]);
+        let link = asked(&["umwelt-ctl", "--help"]);
+        assert!(matches!(link, Ok(Asked::Run(Applet::Ctl, _))));
+        for words in [
+            &["umwelt"][..],
+            &["umwelt", "help", "dance"],
+            &["umwelt", "-h", "x"],
+        ] {
+            assert!(
+                matches!(asked(words), Err(Error::UnknownApplet(_))),
+                "{words:?}"
+            );
+        }
+        for applet in ALL {
+            assert!(HELP.contains(&format!("\n  {} ", applet.name())));
+        }
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Error {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Error::UnknownApplet(_) => Some(format!(
-                "start it through one of its names: {}",
+                "start it through one of its names: {}\nsee what they are with: umwelt --help",
                 crate::applet::names()
             )),
             Error::Usage(_) => Some("see --help".to_owned()),

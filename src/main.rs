@@ -30,9 +30,13 @@ mod workspace;
 
 use std::process::ExitCode;
 
+use crate::applet::Asked;
+
 fn main() -> ExitCode {
-    let (applet, args) = match applet::select(std::env::args_os()) {
-        Ok(selected) => selected,
+    let (applet, args) = match applet::asked(std::env::args_os()) {
+        Ok(Asked::Run(applet, args)) => (applet, args),
+        Ok(Asked::Help) => return applet::help(),
+        Ok(Asked::Version) => return cli::version("umwelt"),
         Err(error) => return cli::report("umwelt", &error),
     };
     match applet.run(args) {

@@ -58,6 +58,14 @@ pub(crate) fn of_user(dirs: &Dirs) -> Vec<Place> {
             dirs.data.with_file_name("systemd"),
             "the user's systemd units",
         ),
+        (
+            dirs.data.with_file_name("bash-completion"),
+            "completions, which the user's shell runs",
+        ),
+        (
+            dirs.data.with_file_name("fish"),
+            "what the user's shell runs",
+        ),
         (near("autostart"), "the desktop's autostart directory"),
         (home.join(".local/bin"), "the user's own programs"),
         (home.join("bin"), "the user's own programs"),

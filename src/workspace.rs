@@ -105,7 +105,7 @@ impl Workspace {
 
     /// Applies the workspace rule to `path` as given by a person or a client.
     pub(crate) fn resolve(path: &Path, dirs: &Dirs) -> Result<Workspace, WorkspaceError> {
-        let given = std::path::absolute(path)
+        let given = std::path::absolute(expand_tilde(path, &dirs.home))
             .map_err(|error| WorkspaceError::Gone(path.to_owned(), error))?;
         let real = std::fs::canonicalize(&given)
             .map_err(|error| WorkspaceError::Gone(given.clone(), error))?;
@@ -163,6 +163,15 @@ impl Workspace {
     /// for stopping and listing what is left of it.
     pub(crate) fn sid_of_path(path: &Path) -> Option<SessionId> {
         path.to_str().map(SessionId::from_path)
+    }
+}
+
+/// `~` and `~/…` mean the home directory, as a shell has it that was not asked:
+/// agents, settings of clients and quotes bring them here.
+pub(crate) fn expand_tilde(path: &Path, home: &Path) -> PathBuf {
+    match path.strip_prefix("~") {
+        Ok(rest) => home.join(rest),
+        Err(_) => path.to_owned(),
     }
 }
 

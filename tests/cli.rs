@@ -88,7 +88,7 @@ fn unknown_names_exit_2_with_the_list() {
     let calls = [
         ("umwelt", &[][..]),
         ("umwelt", &["dance"]),
-        ("umwelt", &["--help"]),
+        ("umwelt", &["help", "dance"]),
         ("umwelt-dance", &[]),
         ("sh", &["\x1b[2J"]),
     ];
@@ -100,6 +100,42 @@ fn unknown_names_exit_2_with_the_list() {
             assert!(stderr(&output).contains(name), "{arg0} {args:?}: {name}");
         }
         assert!(!stderr(&output).contains('\x1b'));
+    }
+}
+
+#[test]
+fn binary_itself_has_help_with_its_names() {
+    for word in ["--help", "-h", "help"] {
+        let output = run_as("umwelt", &[word]);
+        assert_eq!(output.status.code(), Some(0), "{word}");
+        assert!(stdout(&output).contains("A link to it"), "{word}");
+        for name in NAMES {
+            assert!(stdout(&output).contains(name), "{word}: {name}");
+        }
+        assert!(
+            stdout(&output)
+                .lines()
+                .all(|line| line.chars().count() <= 80)
+        );
+    }
+    let version = run_as("umwelt", &["--version"]);
+    let expected = format!("umwelt {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(stdout(&version), expected);
+    let help = run_as("umwelt", &["help", "run"]);
+    assert_eq!(help.stdout, run_as("umwelt-run", &["--help"]).stdout);
+}
+
+#[test]
+fn help_is_also_a_first_word_of_ctl() {
+    let help = |args: &[&str]| run_as("umwelt-ctl", args).stdout;
+    assert_eq!(help(&["help"]), help(&["--help"]));
+    for subcommand in SUBCOMMANDS {
+        assert_eq!(help(&["help", subcommand]), help(&[subcommand, "--help"]));
+    }
+    for args in [&["help", "dance"][..], &["help", "stop", "list"]] {
+        let output = run_as("umwelt-ctl", args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(output.stdout.is_empty());
     }
 }
 

@@ -25,7 +25,14 @@ const NAMES: [&str; 7] = [
 struct Program {
     name: &'static str,
     options: Vec<Choice>,
-    subcommands: Vec<(String, Vec<Choice>)>,
+    subcommands: Vec<Subcommand>,
+}
+
+struct Subcommand {
+    name: String,
+    options: Vec<Choice>,
+    /// What can follow it, where that is one of a few words.
+    words: Vec<String>,
 }
 
 /// One long option.
@@ -50,8 +57,12 @@ fn programs() -> Vec<Program> {
             options: options(&text),
             subcommands: names
                 .map(|sub| {
-                    let options = options(&help(name, &[&sub, "--help"]));
-                    (sub, options)
+                    let text = help(name, &[&sub, "--help"]);
+                    Subcommand {
+                        options: options(&text),
+                        words: next_words(name, &sub, &text),
+                        name: sub,
+                    }
                 })
                 .collect(),
         }
@@ -67,6 +78,25 @@ fn subcommands(text: &str) -> Vec<String> {
     starts
         .map(|line| line.split_whitespace().next().unwrap().to_owned())
         .collect()
+}
+
+/// `add` of "Usage: umwelt-ctl wt add REPO", in each line of the usage; the
+/// names of "CLIENT is one of a, b."; and for help the subcommands.
+fn next_words(program: &str, sub: &str, text: &str) -> Vec<String> {
+    let begin = format!("{program} {sub} ");
+    let usage = text.lines().take_while(|line| !line.is_empty());
+    let usage = usage.filter_map(|line| line.split_once(&begin)?.1.split(' ').next());
+    let list = text
+        .lines()
+        .filter_map(|line| line.split_once(" is one of "));
+    let list = list.flat_map(|(_, names)| names.trim_end_matches('.').split(", "));
+    let mut words = match sub {
+        "help" => subcommands(text),
+        _ => usage.chain(list).map(str::to_owned).collect(),
+    };
+    words.retain(|word| word != sub && word.starts_with(|first: char| first.is_ascii_lowercase()));
+    words.dedup();
+    words
 }
 
 /// The lines below "Options:" that begin with one: `-n, --name VALUE  what`.
@@ -101,7 +131,7 @@ fn first_words(program: &Program) -> String {
     let mut words: Vec<_> = program
         .subcommands
         .iter()
-        .map(|(name, _)| name.clone())
+        .map(|sub| sub.name.clone())
         .collect();
     words.push(long(&program.options));
     words.join(" ")
@@ -112,15 +142,27 @@ const MADE: &str = "made from the help texts by tests/completions.rs";
 fn bash(programs: &[Program]) -> String {
     let mut out = format!("# shellcheck shell=bash\n# Completions of umwelt for bash, {MADE}.\n\n");
     out.push_str(
-        "_umwelt() {\n    local program=${1##*/} word=${COMP_WORDS[COMP_CWORD]} first='' words='' at\n    \
+        "_umwelt() {\n    local program=${1##*/} word=${COMP_WORDS[COMP_CWORD]} at\n    \
+         local first='' second='' words='' next=''\n    \
          for ((at = 1; at < COMP_CWORD; at++)); do\n        \
-         [[ ${COMP_WORDS[at]} == -* ]] || { first=${COMP_WORDS[at]} && break; }\n    done\n    \
+         [[ ${COMP_WORDS[at]} != -* ]] || continue\n        \
+         if [[ -z $first ]]; then first=${COMP_WORDS[at]}; else second=${COMP_WORDS[at]} && break; fi\n    done\n    \
          case \"$program $first\" in\n",
     );
     for program in programs {
         let name = program.name;
-        for (sub, options) in &program.subcommands {
-            writeln!(out, "        '{name} {sub}') words='{}' ;;", long(options)).unwrap();
+        for sub in &program.subcommands {
+            let next = match sub.words.is_empty() {
+                true => String::new(),
+                false => format!(" next='{}'", sub.words.join(" ")),
+            };
+            let options = long(&sub.options);
+            writeln!(
+                out,
+                "        '{name} {}') words='{options}'{next} ;;",
+                sub.name
+            )
+            .unwrap();
         }
         let end = if program.subcommands.is_empty() {
             "*"
@@ -138,7 +180,9 @@ fn bash(programs: &[Program]) -> String {
         "    esac\n    COMPREPLY=()\n    \
          # Other words are files, or workspaces, by -o default.\n    \
          if [[ $word == -* || -z $first ]]; then\n        \
-         mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n    fi\n}\n\n",
+         mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n    \
+         elif [[ -z $second ]]; then\n        \
+         mapfile -t COMPREPLY < <(compgen -W \"$next\" -- \"$word\")\n    fi\n}\n\n",
     );
     writeln!(out, "complete -o default -F _umwelt {}", NAMES.join(" ")).unwrap();
     out
@@ -152,13 +196,13 @@ fn zsh(programs: &[Program]) -> String {
     out.push_str("case \"$service ${words[2]}\" in\n");
     for program in programs {
         let name = program.name;
-        for (sub, options) in &program.subcommands {
-            writeln!(
-                out,
-                "    ('{name} {sub}') _arguments {} ;;",
-                zsh_specs(options, "'1: :' ")
-            )
-            .unwrap();
+        for sub in &program.subcommands {
+            let mut first = "'1: :' ".to_owned();
+            if !sub.words.is_empty() {
+                write!(first, "'2:word:({})' ", sub.words.join(" ")).unwrap();
+            }
+            let specs = zsh_specs(&sub.options, &first);
+            writeln!(out, "    ('{name} {}') _arguments {specs} ;;", sub.name).unwrap();
         }
         let words = first_words(program);
         match program.subcommands.is_empty() {
@@ -201,7 +245,7 @@ fn fish(programs: &[Program]) -> String {
             let subs: Vec<_> = program
                 .subcommands
                 .iter()
-                .map(|(sub, _)| sub.as_str())
+                .map(|sub| sub.name.as_str())
                 .collect();
             writeln!(
                 out,
@@ -213,9 +257,19 @@ fn fish(programs: &[Program]) -> String {
         for option in &program.options {
             push_fish(&mut out, name, condition, option);
         }
-        for (sub, options) in &program.subcommands {
-            let condition = format!(" -n '__fish_seen_subcommand_from {sub}'");
-            for option in options {
+        for sub in &program.subcommands {
+            let seen = format!("__fish_seen_subcommand_from {}", sub.name);
+            if !sub.words.is_empty() {
+                let words = sub.words.join(" ");
+                let unseen = format!("not __fish_seen_subcommand_from {words}");
+                writeln!(
+                    out,
+                    "complete -c {name} -f -n '{seen}; and {unseen}' -a '{words}'"
+                )
+                .unwrap();
+            }
+            let condition = format!(" -n '{seen}'");
+            for option in &sub.options {
                 push_fish(&mut out, name, &condition, option);
             }
         }
@@ -269,11 +323,11 @@ fn help_texts_are_understood() {
         .iter()
         .find(|program| program.name == "umwelt-install")
         .unwrap();
-    let (_, options) = install
-        .subcommands
-        .iter()
-        .find(|(sub, _)| sub == "install")
-        .unwrap();
+    let sub = |program: &Program, name: &str| {
+        let found = program.subcommands.iter().position(|sub| sub.name == name);
+        found.unwrap()
+    };
+    let options = &install.subcommands[sub(install, "install")].options;
     let prefix = options
         .iter()
         .find(|option| option.name == "prefix-bin")
@@ -289,6 +343,16 @@ fn help_texts_are_understood() {
         .find(|program| program.name == "umwelt-ctl")
         .unwrap();
     assert!(ctl.subcommands.len() >= 8);
+    let words = |program, name| program_words(program, sub(program, name));
+    assert_eq!(words(ctl, "wt"), "add rm list accept");
+    assert_eq!(words(ctl, "egress"), "list add remove verify");
+    assert_eq!(words(ctl, "exec"), "");
+    assert_eq!(words(install, "ca"), "rotate");
+    assert_eq!(
+        words(install, "client"),
+        "opencode claude codex goose vscode generic"
+    );
+    assert!(words(install, "help").starts_with("install status"));
     for program in &programs {
         assert!(
             program.options.iter().any(|option| option.name == "help"),
@@ -296,6 +360,10 @@ fn help_texts_are_understood() {
             program.name
         );
     }
+}
+
+fn program_words(program: &Program, sub: usize) -> String {
+    program.subcommands[sub].words.join(" ")
 }
 
 /// What bash offers for the last of these words.
@@ -321,7 +389,14 @@ fn bash_offers_subcommands_and_their_options() {
     assert_eq!(completed(&["/home/u/bin/umwelt-install", "re"]), ["remove"]);
     assert_eq!(completed(&["umwelt-install", "remove", "--p"]), ["--purge"]);
     assert_eq!(completed(&["umwelt-run", "--wo"]), ["--workspace"]);
+    assert_eq!(completed(&["umwelt-ctl", "wt", "a"]), ["add", "accept"]);
+    assert_eq!(completed(&["umwelt-ctl", "egress", "ver"]), ["verify"]);
+    assert_eq!(completed(&["umwelt-ctl", "wt", "--force", "r"]), ["rm"]);
+    assert_eq!(completed(&["umwelt-ctl", "wt", "--f"]), ["--force"]);
+    assert_eq!(completed(&["umwelt-install", "ca", ""]), ["rotate"]);
+    assert_eq!(completed(&["umwelt-install", "client", "cl"]), ["claude"]);
     // A file, or a workspace.
+    assert_eq!(completed(&["umwelt-ctl", "wt", "add", "a"]), [""; 0]);
     assert_eq!(completed(&["umwelt-ctl", "stop", "x"]), [""; 0]);
     assert_eq!(completed(&["umwelt-ctl", "status", "--hard"]), [""; 0]);
 }

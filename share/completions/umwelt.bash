@@ -2,9 +2,11 @@
 # Completions of umwelt for bash, made from the help texts by tests/completions.rs.
 
 _umwelt() {
-    local program=${1##*/} word=${COMP_WORDS[COMP_CWORD]} first='' words='' at
+    local program=${1##*/} word=${COMP_WORDS[COMP_CWORD]} at
+    local first='' second='' words='' next=''
     for ((at = 1; at < COMP_CWORD; at++)); do
-        [[ ${COMP_WORDS[at]} == -* ]] || { first=${COMP_WORDS[at]} && break; }
+        [[ ${COMP_WORDS[at]} != -* ]] || continue
+        if [[ -z $first ]]; then first=${COMP_WORDS[at]}; else second=${COMP_WORDS[at]} && break; fi
     done
     case "$program $first" in
         'umwelt-mcp '*) words='--workspace --help --version' ;;
@@ -16,23 +18,25 @@ _umwelt() {
         'umwelt-ctl list') words='--json --help --version' ;;
         'umwelt-ctl config') words='--json --help --version' ;;
         'umwelt-ctl plan') words='--json --help --version' ;;
-        'umwelt-ctl grant') words='--rw --file --persist --json --help --version' ;;
+        'umwelt-ctl grant') words='--ro --rw --file --persist --json --help --version' ;;
         'umwelt-ctl revoke') words='--json --help --version' ;;
         'umwelt-ctl trust') words='--diff --yes --revoke --help --version' ;;
-        'umwelt-ctl egress') words='--port --path --method --no-inspect --private --json --help --version' ;;
+        'umwelt-ctl egress') words='--port --path --method --no-inspect --private --json --help --version' next='list add remove verify' ;;
         'umwelt-ctl log') words='--follow --lines --json --help --version' ;;
         'umwelt-ctl audit') words='--follow --lines --denied --summary --json --html --help --version' ;;
-        'umwelt-ctl wt') words='--branch --force --json --yes --help --version' ;;
-        'umwelt-ctl ') words='status stop exec shell list config plan grant revoke trust egress log audit wt --help --version' ;;
+        'umwelt-ctl wt') words='--branch --force --json --yes --help --version' next='add rm list accept' ;;
+        'umwelt-ctl help') words='--help --version' next='status stop exec shell list config plan grant revoke trust egress log audit wt' ;;
+        'umwelt-ctl ') words='status stop exec shell list config plan grant revoke trust egress log audit wt help --help --version' ;;
         'umwelt-nft-hook '*) words='--ruleset --digest --nft --read-back --help --version' ;;
         'umwelt-install install') words='--prefix-bin --no-image --image-from --no-egress --help --version' ;;
         'umwelt-install status') words='--json --help --version' ;;
         'umwelt-install remove') words='--purge --help --version' ;;
         'umwelt-install image') words='--with-build --packages --from-packages --from --help --version' ;;
-        'umwelt-install ca') words='--help --version' ;;
-        'umwelt-install client') words='--merge --yes --skill --help --version' ;;
+        'umwelt-install ca') words='--help --version' next='rotate' ;;
+        'umwelt-install client') words='--merge --yes --skill --help --version' next='opencode claude codex goose vscode generic' ;;
         'umwelt-install doctor') words='--json --fix-commands --quick --from-inside --help --version' ;;
-        'umwelt-install ') words='install status remove image ca client doctor --help --version' ;;
+        'umwelt-install help') words='--help --version' next='install status remove image ca client doctor' ;;
+        'umwelt-install ') words='install status remove image ca client doctor help --help --version' ;;
         'umwelt-init '*) words='--check-egress --help --version' ;;
         'umwelt-gateway '*) words='--policy --ca-cert --ca-key --roots --audit --listen --proxy-port --socks-port --dns-port --resolver --supervised --workspace --threads --audit-size --audit-keep --help --version' ;;
     esac
@@ -40,6 +44,8 @@ _umwelt() {
     # Other words are files, or workspaces, by -o default.
     if [[ $word == -* || -z $first ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
+    elif [[ -z $second ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$next" -- "$word")
     fi
 }
 

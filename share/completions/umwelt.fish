@@ -9,7 +9,7 @@ complete -c umwelt-run -l detach
 complete -c umwelt-run -l help
 complete -c umwelt-run -l version
 
-complete -c umwelt-ctl -f -n __fish_use_subcommand -a 'status stop exec shell list config plan grant revoke trust egress log audit wt'
+complete -c umwelt-ctl -f -n __fish_use_subcommand -a 'status stop exec shell list config plan grant revoke trust egress log audit wt help'
 complete -c umwelt-ctl -n __fish_use_subcommand -l help
 complete -c umwelt-ctl -n __fish_use_subcommand -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from status' -l json
@@ -33,6 +33,7 @@ complete -c umwelt-ctl -n '__fish_seen_subcommand_from config' -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from plan' -l json
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from plan' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from plan' -l version
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from grant' -l ro
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from grant' -l rw
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from grant' -l file
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from grant' -l persist
@@ -47,6 +48,7 @@ complete -c umwelt-ctl -n '__fish_seen_subcommand_from trust' -l yes
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from trust' -l revoke
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from trust' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from trust' -l version
+complete -c umwelt-ctl -f -n '__fish_seen_subcommand_from egress; and not __fish_seen_subcommand_from list add remove verify' -a 'list add remove verify'
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l port -r
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l path -r
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l method -r
@@ -68,12 +70,16 @@ complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l json
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l html -r
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l version
+complete -c umwelt-ctl -f -n '__fish_seen_subcommand_from wt; and not __fish_seen_subcommand_from add rm list accept' -a 'add rm list accept'
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l branch -r
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l force
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l json
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l yes
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l version
+complete -c umwelt-ctl -f -n '__fish_seen_subcommand_from help; and not __fish_seen_subcommand_from status stop exec shell list config plan grant revoke trust egress log audit wt' -a 'status stop exec shell list config plan grant revoke trust egress log audit wt'
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from help' -l help
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from help' -l version
 
 complete -c umwelt-nft-hook -l ruleset -r
 complete -c umwelt-nft-hook -l digest -r
@@ -82,7 +88,7 @@ complete -c umwelt-nft-hook -l read-back
 complete -c umwelt-nft-hook -l help
 complete -c umwelt-nft-hook -l version
 
-complete -c umwelt-install -f -n __fish_use_subcommand -a 'install status remove image ca client doctor'
+complete -c umwelt-install -f -n __fish_use_subcommand -a 'install status remove image ca client doctor help'
 complete -c umwelt-install -n __fish_use_subcommand -l help
 complete -c umwelt-install -n __fish_use_subcommand -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l prefix-bin -r
@@ -103,8 +109,10 @@ complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l from-packag
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l from -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from image' -l version
+complete -c umwelt-install -f -n '__fish_seen_subcommand_from ca; and not __fish_seen_subcommand_from rotate' -a 'rotate'
 complete -c umwelt-install -n '__fish_seen_subcommand_from ca' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from ca' -l version
+complete -c umwelt-install -f -n '__fish_seen_subcommand_from client; and not __fish_seen_subcommand_from opencode claude codex goose vscode generic' -a 'opencode claude codex goose vscode generic'
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l merge -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l yes
 complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l skill
@@ -116,6 +124,9 @@ complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l quick
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l from-inside -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l version
+complete -c umwelt-install -f -n '__fish_seen_subcommand_from help; and not __fish_seen_subcommand_from install status remove image ca client doctor' -a 'install status remove image ca client doctor'
+complete -c umwelt-install -n '__fish_seen_subcommand_from help' -l help
+complete -c umwelt-install -n '__fish_seen_subcommand_from help' -l version
 
 complete -c umwelt-init -l check-egress
 complete -c umwelt-init -l help

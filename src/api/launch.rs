@@ -200,8 +200,8 @@ impl Start<'_> {
         self.names.state.join("run.log")
     }
 
-    fn ended(&self, what: &str) -> ApiError {
-        failed(format!("{what}; see {:?}", self.log()))
+    fn ended(&self, why: &str) -> ApiError {
+        failed(format!("{why}; see {:?}", self.log()))
     }
 }
 

@@ -7,6 +7,8 @@
 //! `{"id": 1, "result": {…}}` or `{"id": 1, "error": {…}}`.
 
 pub(crate) mod client;
+#[cfg(test)]
+mod document;
 pub(crate) mod launch;
 pub(crate) mod line;
 
@@ -291,6 +293,20 @@ pub(crate) struct EgressStatus {
     /// That the gateway refuses all that is new, as it cannot record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) audit_problem: Option<String>,
+    /// That the host's resolvers are gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) resolver_problem: Option<String>,
+}
+
+impl EgressStatus {
+    pub(crate) fn problems(&self) -> impl Iterator<Item = &str> {
+        let all = [
+            &self.policy_problem,
+            &self.audit_problem,
+            &self.resolver_problem,
+        ];
+        all.into_iter().flatten().map(String::as_str)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

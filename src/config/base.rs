@@ -241,7 +241,7 @@ impl Reader<'_> {
                 "resources.memory",
                 raw.memory,
                 base.map(|b| b.memory),
-                |text| parse_size(&text).and_then(|size| within(size, 64 << 20, 1 << 50, "bytes")),
+                |text| size_within(&text, "64m", "1024t"),
             )?,
             cpus: self.value(
                 "resources.cpus",
@@ -294,9 +294,7 @@ impl Reader<'_> {
         raw: RawScratch,
         base: Option<&ScratchSizes>,
     ) -> Result<ScratchSizes, ConfigError> {
-        let size = |text: String| {
-            parse_size(&text).and_then(|size| within(size, 1 << 20, 1 << 50, "bytes"))
-        };
+        let size = |text: String| size_within(&text, "1m", "1024t");
         Ok(ScratchSizes {
             home: self.value("scratch.home", raw.home, base.map(|b| b.home), size)?,
             tmp: self.value("scratch.tmp", raw.tmp, base.map(|b| b.tmp), size)?,
@@ -333,7 +331,7 @@ impl Reader<'_> {
             )),
             (MountKind::Tmpfs, Some(size)) => {
                 let size = self.check("mounts.size", size, |text| {
-                    parse_size(&text).and_then(|size| within(size, 4096, 1 << 50, "bytes"))
+                    size_within(&text, "4k", "1024t")
                 })?;
                 Ok(BaseMount::Tmpfs { path, size })
             }
@@ -420,6 +418,16 @@ fn within(value: u64, min: u64, max: u64, unit: &str) -> Result<u64, String> {
     }
 }
 
+/// In the words of the file: nobody writes sizes in bytes.
+fn size_within(text: &str, min: &str, max: &str) -> Result<u64, String> {
+    let size = parse_size(text)?;
+    if (parse_size(min)?..=parse_size(max)?).contains(&size) {
+        Ok(size)
+    } else {
+        Err(format!("{text:?} is not between {min:?} and {max:?}"))
+    }
+}
+
 /// An image reference goes to podman as one argument; it must not be an option.
 fn check_image(image: String) -> Result<String, String> {
     let ok = !image.is_empty()
@@ -464,6 +472,9 @@ fn check_mount_path(path: &Path) -> Result<(), String> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod document;
 
 #[cfg(test)]
 mod tests {
@@ -557,18 +568,24 @@ mod tests {
         let cases = [
             (
                 "\nimage = 3\n",
-                "\"/c/umwelt.toml\" line 2: image: invalid type",
+                "\"/c/umwelt.toml\" line 2: image: must be a text in quotes, not 3",
             ),
-            ("imagee = 'x'\n", "line 1: unknown field `imagee`"),
+            (
+                "imagee = 'x'\n",
+                "line 1: there is no key \"imagee\" here; the keys are: image,",
+            ),
             (
                 "[resources]\nmemory = '4q'\n",
                 "line 2: resources.memory: \"4q\" is not a size",
             ),
             (
                 "[resources]\nmemory = '1m'\n",
-                "line 2: resources.memory: 1048576 is not between",
+                "line 2: resources.memory: \"1m\" is not between \"64m\" and \"1024t\"",
             ),
-            ("[resources]\nnetwork = 'host'\n", "unknown field `network`"),
+            (
+                "[resources]\nnetwork = 'host'\n",
+                "line 2: resources: there is no key \"network\"",
+            ),
             (
                 "[shell]\ntimeout_s = 9\nmax_timeout_s = 5\n",
                 "line 2: shell.timeout_s: 9 is more than",
@@ -577,7 +594,39 @@ mod tests {
             ("image = '--privileged'\n", "line 1: image:"),
             (
                 "[[mounts]]\ntype='bind'\npath='/x'\nmode='rw'\n",
-                "unknown field `mode`",
+                "line 4: mounts: there is no key \"mode\" here; the keys are: type, path, size",
+            ),
+            (
+                "[shell]\ntimeout_s = \"9\"\n",
+                "line 2: shell.timeout_s: must be a whole number, 0 or more, not \"9\"",
+            ),
+            (
+                "[shell]\ntimeout_s = -9\n",
+                "line 2: shell.timeout_s: must be a whole number, 0 or more, not -9",
+            ),
+            (
+                "[shell]\ntimeout_s = 9m\n",
+                "line 2: timeout_s: this is not TOML: ",
+            ),
+            (
+                "[[shell]]\ntimeout_s = 9\n",
+                "line 1: shell: must be one table: write [shell] above it",
+            ),
+            (
+                "[[mounts]]\ntype='bend'\npath='/x'\n",
+                "line 2: mounts.type: \"bend\" is none of: bind, tmpfs",
+            ),
+            (
+                "[[mounts]]\ntype=1\npath='/x'\n",
+                "line 2: mounts.type: must be a text in quotes, not 1",
+            ),
+            (
+                "[scratch]\ntmp = 64\n",
+                "line 2: scratch.tmp: must be a text in quotes, not 64",
+            ),
+            (
+                "[scratch]\ntmp = '2048t'\n",
+                "line 2: scratch.tmp: \"2048t\" is not between \"1m\" and \"1024t\"",
             ),
             (
                 "[[mounts]]\ntype='bind'\npath='/usr/lib'\n",
@@ -589,7 +638,10 @@ mod tests {
             ),
             ("[[mask]]\npath='x'\n", "line 2: mask.path: \"x\" is not an"),
             ("[[mask]]\npath='$HOME/*/x'\n", "line 2: mask.path:"),
-            ("[[mask]]\nreason='x'\n", "line 1: missing field `path`"),
+            (
+                "[[mask]]\nreason='x'\n",
+                "line 1: mask: the key \"path\" is missing",
+            ),
             ("[[mask]]\npath='/x'\nreason='a\u{7}b'\n", "line 3: "),
             (
                 "[[mask]]\npath='/x'\nreason=''\n",
@@ -599,9 +651,18 @@ mod tests {
                 "\n[[mask]]\npath='/x'\nhide=false\n",
                 "line 3: mask.hide: no mask has this path",
             ),
-            ("[[mask]]\npath='/x'\nmode='rw'\n", "unknown field `mode`"),
-            ("[mask]\npath='/x'\n", "line 1: invalid type"),
-            ("image = 'a'\nimage = 'b'\n", "line 2: duplicate key"),
+            (
+                "[[mask]]\npath='/x'\nmode='rw'\n",
+                "mask: there is no key \"mode\"",
+            ),
+            (
+                "[mask]\npath='/x'\n",
+                "line 1: mask: must be a list of tables: write [[mask]] above",
+            ),
+            (
+                "image = 'a'\nimage = 'b'\n",
+                "line 2: image stands there twice",
+            ),
             ("[egress]\nenabled = true\n", "line 2: egress.enabled: "),
             ("[resources]\ncpus = nan\n", "resources.cpus"),
         ];

@@ -531,7 +531,7 @@ mod tests {
                 https("inspect=false\nmethods=['GET']"),
                 "line 4: egress.https.methods: cannot",
             ),
-            (https("path='/a'"), "unknown field `path`"),
+            (https("path='/a'"), "egress.https: there is no key \"path\""),
             (
                 https(&https("")),
                 "line 4: egress.https.host: is the same entry as the one in line 2",
@@ -544,7 +544,10 @@ mod tests {
                 "[[egress.https]]\nhost='https://x.org'\n".into(),
                 "line 2: egress.https.host: is a URL",
             ),
-            ("[[egress.https]]\nport=1\n".into(), "missing field `host`"),
+            (
+                "[[egress.https]]\nport=1\n".into(),
+                "egress.https: the key \"host\" is missing",
+            ),
             (tcp("*.example.org", "22"), "line 2: egress.tcp.host: "),
             (
                 tcp("example.org", "-1"),
@@ -556,7 +559,7 @@ mod tests {
             ),
             (
                 "[[egress.tcp]]\nhost='example.org'\n".into(),
-                "missing field `port`",
+                "egress.tcp: the key \"port\" is missing",
             ),
             (
                 "[egress]\nregistries=['pip','nix']\n".into(),
@@ -566,10 +569,13 @@ mod tests {
                 "[egress]\nregistries=['pip','pip']\n".into(),
                 "\"pip\" stands there twice",
             ),
-            ("[egress]\nenabled='yes'\n".into(), "invalid type"),
+            (
+                "[egress]\nenabled='yes'\n".into(),
+                "line 2: egress.enabled: must be true or false, not 'yes'",
+            ),
             (
                 "[egress]\nnetwork='host'\n".into(),
-                "unknown field `network`",
+                "egress: there is no key \"network\"",
             ),
             (
                 expect("http://example.org/"),
@@ -581,7 +587,7 @@ mod tests {
             ),
             (
                 "[[egress.expect]]\nurl='https://a.example.org'\nverdict='maybe'\n".into(),
-                "unknown variant `maybe`",
+                "line 3: egress.expect.verdict: \"maybe\" is none of: allow, deny",
             ),
             (host("localhost", "192.0.2.1"), "line 2: hosts.name: "),
             (

@@ -11,6 +11,7 @@ pub(crate) mod rule;
 mod source;
 mod tables;
 mod value;
+mod wording;
 mod workspace_file;
 mod worktrees;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use toml::Spanned;
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, wording};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Source<'a> {
@@ -26,20 +26,27 @@ impl Source<'_> {
     }
 
     pub(super) fn syntax_error(&self, error: &toml::de::Error) -> ConfigError {
-        let at = error.span().map_or(0, |span| span.start);
-        let message = error.message().trim().replace('\n', "; ");
-        // serde does not tell the key of a value of the wrong type; it stands
-        // before it on its line.
-        let before = self.text.get(..at).unwrap_or_default();
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        let key = line
-            .split_once('=')
-            .map(|(key, _)| format!("{}: ", key.trim()));
+        let span = error.span().unwrap_or_default();
+        let at = span.start;
+        let key = key_of(error).unwrap_or_else(|| self.key_before(at));
+        let written = self.text.get(span).unwrap_or_default();
+        let message = wording::plain(error.message(), &key, written);
         ConfigError::Syntax {
             path: self.path.to_owned(),
             line: self.line(at),
-            message: format!("{}{message}", key.unwrap_or_default()),
+            message: match key.is_empty() {
+                true => message,
+                false => format!("{key}: {message}"),
+            },
         }
+    }
+
+    /// The word before the `=` on the line of a value.
+    fn key_before(&self, at: usize) -> String {
+        let before = self.text.get(..at).unwrap_or_default();
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        let key = line.split_once('=').map(|(key, _)| key.trim().to_owned());
+        key.unwrap_or_default()
     }
 
     pub(super) fn error(&self, at: usize, key: &str, message: String) -> ConfigError {
@@ -59,4 +66,13 @@ impl Source<'_> {
             .count()
             + 1
     }
+}
+
+/// The path of the key, which an error tells only where it has no text to show.
+fn key_of(error: &toml::de::Error) -> Option<String> {
+    let mut error = error.clone();
+    error.set_input(None);
+    let shown = error.to_string();
+    let last = shown.lines().last()?.strip_prefix("in `")?;
+    last.strip_suffix('`').map(str::to_owned)
 }

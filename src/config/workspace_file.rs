@@ -206,23 +206,32 @@ mod tests {
         for (text, wanted) in [
             (
                 entry("\n[egress]\nenable = true\n"),
-                "line 6: unknown field `enable`",
+                "line 6: egress: there is no key \"enable\" here; the keys are: enabled,",
             ),
-            ("[[hosts]]\n".to_owned(), "line 1: missing field `name`"),
+            (
+                "[[hosts]]\n".to_owned(),
+                "line 1: hosts: the key \"name\" is missing",
+            ),
             (
                 "image = \"x\"\n".to_owned(),
-                "line 1: unknown field `image`",
+                "line 1: there is no key \"image\" here; the keys are: grants, egress, hosts",
             ),
-            (entry("size = 1\n"), "line 4: unknown field `size`"),
-            (entry("file = 1\n"), "line 4: file: invalid type"),
-            (entry("mode = \"rw\"\n"), "line 4: duplicate key"),
+            (
+                entry("size = 1\n"),
+                "line 4: grants: there is no key \"size\"",
+            ),
+            (
+                entry("file = 1\n"),
+                "line 4: grants.file: must be true or false, not 1",
+            ),
+            (entry("mode = \"rw\"\n"), "line 4: mode stands there twice"),
             (
                 entry("[[grants]]\npath = \"/a/\"\nmode = \"rw\"\n"),
                 "line 5: grants.path: \"/a\" is granted twice",
             ),
             (
                 "[[grants]]\npath = \"/a\"\nmode = \"wr\"\n".to_owned(),
-                "line 3: mode: unknown variant `wr`",
+                "line 3: grants.mode: \"wr\" is none of: ro, rw",
             ),
             (
                 "[[grants]]\npath = \"/a\"\nmode = \"rw\"\nfile = true\n".to_owned(),
@@ -238,20 +247,23 @@ mod tests {
             ),
             (
                 "[[grants]]\npath = 1\nmode = \"ro\"\n".to_owned(),
-                "line 2: path: invalid type",
+                "line 2: grants.path: must be a text in quotes, not 1",
             ),
             (
                 "[[grants]]\nmode = \"ro\"\n".to_owned(),
-                "line 1: missing field `path`",
+                "line 1: grants: the key \"path\" is missing",
             ),
             (
                 "[[grants]]\npath = \"/a\"\n".to_owned(),
-                "line 1: missing field `mode`",
+                "line 1: grants: the key \"mode\" is missing",
             ),
-            ("grants = 1\n".to_owned(), "line 1: grants: invalid type"),
+            (
+                "grants = 1\n".to_owned(),
+                "line 1: grants: must be a list in brackets, not 1",
+            ),
             (
                 "[grants]\npath = \"/a\"\nmode = \"ro\"\n".to_owned(),
-                "line 1: invalid type",
+                "line 1: grants: must be a list of tables: write [[grants]] above",
             ),
             ("[[grants]]\npath = \"/a\n".to_owned(), "line 2"),
             ("\0".to_owned(), "line 1"),

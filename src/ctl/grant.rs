@@ -14,17 +14,20 @@ use crate::ctl::peer::{self, Presence};
 use crate::ctl::place::Place;
 use crate::error::Error;
 use crate::text::printable;
+use crate::workspace;
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "grant",
     help: "\
-Usage: umwelt-ctl grant [--rw | --file] [--persist] [--json] WORKSPACE PATH
+Usage: umwelt-ctl grant [--ro | --rw | --file] [--persist] [--json]
+                        WORKSPACE PATH
 
 Shows PATH, a directory of the host, in the running sandbox of WORKSPACE, under
 the same path and read-only. It lasts until the control plane ends. Where the
 sandbox has to be created anew for it, what runs inside is ended and named.
 
 Options:
+      --ro       only let it be read (the default)
       --rw       let the sandbox write there, too
       --file     PATH is a single file; it can only be read
       --persist  write it to .umwelt.toml as well, for later starts
@@ -32,7 +35,7 @@ Options:
   -h, --help     print this help and exit
   -V, --version  print the version and exit
 ",
-    options: &["rw", "file", "persist", "json"],
+    options: &["ro", "rw", "file", "persist", "json"],
     operands: Operands::WorkspaceAndPath,
     run: run_grant,
 };
@@ -59,12 +62,17 @@ Options:
 const CHANGE_WAIT: Duration = Duration::from_secs(120);
 
 fn run_grant(args: Args) -> Result<ExitCode, Error> {
-    if args.has("rw") && args.has("file") {
-        let message = "--rw and --file exclude each other: a single file can only be read";
-        return Err(Error::Usage(message.to_owned()));
+    let excluded = match (args.has("ro"), args.has("rw"), args.has("file")) {
+        (true, true, _) => "--ro and --rw exclude each other",
+        (_, true, true) => "--rw and --file exclude each other: a single file can only be read",
+        _ => "",
+    };
+    if !excluded.is_empty() {
+        return Err(Error::Usage(excluded.to_owned()));
     }
+    let place = Place::load()?;
     let call = Call::Grant(Grant {
-        path: path_of(&args)?,
+        path: path_of(&args, &place)?,
         mode: match args.has("rw") {
             true => GrantMode::Rw,
             false => GrantMode::Ro,
@@ -72,25 +80,27 @@ fn run_grant(args: Args) -> Result<ExitCode, Error> {
         persist: args.has("persist"),
         file: args.has("file"),
     });
-    change(&args, call)
+    change(&args, &place, call)
 }
 
 fn run_revoke(args: Args) -> Result<ExitCode, Error> {
-    let path = path_of(&args)?;
-    change(&args, Call::Revoke(Revoke { path }))
+    let place = Place::load()?;
+    let path = path_of(&args, &place)?;
+    change(&args, &place, Call::Revoke(Revoke { path }))
 }
 
 /// For a person, a relative path starts where he is; the control plane would
 /// take it from the workspace.
-fn path_of(args: &Args) -> Result<String, Error> {
+fn path_of(args: &Args, place: &Place) -> Result<String, Error> {
     let given = Path::new(args.path.as_deref().unwrap_or_default());
-    let path: PathBuf = std::path::absolute(given)
+    let given = workspace::expand_tilde(given, &place.dirs.home);
+    let path: PathBuf = std::path::absolute(&given)
         .map_err(|error| Error::io(format!("resolve the path {given:?}"), error))?;
     args::text(path.into_os_string())
 }
 
-fn change(args: &Args, call: Call) -> Result<ExitCode, Error> {
-    let target = Place::load()?.target(args.workspace.as_deref())?;
+fn change(args: &Args, place: &Place, call: Call) -> Result<ExitCode, Error> {
+    let target = place.target(args.workspace.as_deref())?;
     let socket = &target.names.socket;
     if !matches!(peer::presence(socket)?, Presence::Listening(_)) {
         return Err(target.not_running(false));

@@ -62,6 +62,7 @@ const SUBCOMMANDS: &[&Subcommand] = &[
 
 const HELP: &str = "\
 Usage: umwelt-ctl SUBCOMMAND [OPTION…] [WORKSPACE] [-- CMD [ARG…]]
+       umwelt-ctl help [SUBCOMMAND]
 
 Looks at sandboxes and works in them, one sandbox per workspace.
 
@@ -80,6 +81,7 @@ Subcommands:
   log     show the journal of a sandbox
   audit   show what a sandbox has asked for on the network
   wt      make, remove and list git worktrees
+  help    print this help, or that of a subcommand
 
 WORKSPACE is a directory, or the session id of a running sandbox: 8 hex digits,
 as status shows them. Left out, it is the current directory. A directory whose
@@ -98,6 +100,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     cli::start_log(NAME);
     let mut parser = lexopt::Parser::from_args(args);
     let name = match parser.next()? {
+        Some(Value(word)) if word == "help" => return help(parser.raw_args()?.collect()),
         Some(Short('h') | Long("help")) => return Ok(cli::print(HELP)),
         Some(Short('V') | Long("version")) => return Ok(cli::version(NAME)),
         Some(Long(name)) => return Err(unknown("option", &format!("--{name}"))),
@@ -110,15 +113,33 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
             )));
         }
     };
-    let subcommand = SUBCOMMANDS
-        .iter()
-        .find(|subcommand| subcommand.name == name)
-        .ok_or_else(|| unknown("subcommand", &name))?;
+    let subcommand = subcommand(&name)?;
     match subcommand.parse(parser.raw_args()?.collect())? {
         Asked::Help => Ok(cli::print(subcommand.help)),
         Asked::Version => Ok(cli::version(NAME)),
         Asked::Run(args) => (subcommand.run)(*args),
     }
+}
+
+/// `umwelt-ctl help [SUBCOMMAND]`, as people try it.
+fn help(words: Vec<OsString>) -> Result<ExitCode, Error> {
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    match words
+        .iter()
+        .map(AsRef::as_ref)
+        .collect::<Vec<_>>()
+        .as_slice()
+    {
+        [] | ["help" | "-h" | "--help"] => Ok(cli::print(HELP)),
+        ["-V" | "--version"] => Ok(cli::version(NAME)),
+        [name] => Ok(cli::print(subcommand(name)?.help)),
+        _ => Err(Error::Usage("\"help\" takes one subcommand".to_owned())),
+    }
+}
+
+fn subcommand(name: &str) -> Result<&'static Subcommand, Error> {
+    let known = SUBCOMMANDS.iter().find(|known| known.name == name);
+    known.copied().ok_or_else(|| unknown("subcommand", name))
 }
 
 fn unknown(what: &str, word: &str) -> Error {
@@ -161,7 +182,9 @@ pub(crate) enum CtlError {
         what: String,
     },
     /// A question needs somebody who can answer it.
-    NobodyToAsk,
+    NobodyToAsk {
+        hint: String,
+    },
     NotAccepted,
     /// While a person was looking at it.
     ChangedMeanwhile,
@@ -210,9 +233,7 @@ impl CtlError {
             CtlError::NotATerminal => Some(format!(
                 "run a command without a terminal with: {NAME} exec WORKSPACE -- CMD"
             )),
-            CtlError::NobodyToAsk => Some(format!(
-                "look at it with: {NAME} trust --diff; accept it without a question with: {NAME} trust --yes"
-            )),
+            CtlError::NobodyToAsk { hint } => Some(hint.clone()),
             _ => None,
         }
     }
@@ -229,7 +250,7 @@ impl fmt::Display for CtlError {
             CtlError::StillThere { what, after_s } => {
                 write!(
                     f,
-                    "the sandbox of {what:?} has not ended within {after_s} s"
+                    "the sandbox of {what:?} is still stopping after {after_s} s"
                 )
             }
             CtlError::NotOurs { pid, reason } => {
@@ -242,7 +263,7 @@ impl fmt::Display for CtlError {
                 )
             }
             CtlError::NotATerminal => f.write_str("standard input is not a terminal"),
-            CtlError::NobodyToAsk => {
+            CtlError::NobodyToAsk { .. } => {
                 f.write_str("not accepted: standard input or output is not a terminal")
             }
             CtlError::NotAccepted => f.write_str("not accepted"),

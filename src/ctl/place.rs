@@ -42,7 +42,8 @@ impl Place {
         if let Some(sid) = as_sid(given) {
             return Ok(self.target_of(sid.clone(), sid.to_string()));
         }
-        let path = real_path(Path::new(given.unwrap_or_else(|| OsStr::new("."))))?;
+        let given = Path::new(given.unwrap_or_else(|| OsStr::new(".")));
+        let path = real_path(&workspace::expand_tilde(given, &self.dirs.home))?;
         match (Workspace::sid_of_path(&path), path.to_str()) {
             (Some(sid), Some(shown)) => Ok(self.target_of(sid, shown.to_owned())),
             _ => Err(WorkspaceError::NotUtf8(path).into()),
@@ -136,6 +137,8 @@ mod tests {
         let before = sid("real/p");
         assert_eq!(sid("link/p/"), before);
         std::fs::remove_dir(base.join("real/p")).unwrap();
+        let by_home = place.target(Some(OsStr::new("~/link/p"))).unwrap();
+        assert_eq!(by_home.sid, before);
         for path in ["real/p", "link/p", "link/x/../p/", "./real//p"] {
             assert_eq!(sid(path), before, "{path}");
         }

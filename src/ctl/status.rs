@@ -6,15 +6,17 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::api::{ApiError, State, StatusReply};
+use crate::api::{ApiError, EgressStatus, State, StatusReply};
 use crate::cli;
 use crate::ctl::args::{Args, Operands, Subcommand};
 use crate::ctl::leftover;
-use crate::ctl::output::{self, Cell, Colour};
+use crate::ctl::output::{self, Cell, Colour, Widths};
 use crate::ctl::peer::{self, Presence};
 use crate::ctl::place::Place;
 use crate::error::Error;
-use crate::workspace::{Names, SessionId};
+use crate::run::lock;
+use crate::trust;
+use crate::workspace::{Names, SessionId, Workspace};
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "status",
@@ -22,7 +24,8 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
 Usage: umwelt-ctl status [--json]
 
 Shows all sandboxes: the session id, the state, how long the control plane has
-run, commands running and in all, clients, and the workspace.
+run, commands running and in all, clients, and the workspace. Running ones come
+first.
 
 A sandbox is dead when nobody answers on its socket, or when a container or a
 network is left without a control plane; \"umwelt-ctl stop --hard\" removes what
@@ -44,7 +47,7 @@ Options:
 struct Sandbox {
     sid: SessionId,
     condition: Condition,
-    /// From the label of a container that was left.
+    /// Of one that cannot tell: from a label of what was left, or from a file.
     workspace: Option<String>,
     containers: Vec<String>,
     networks: Vec<String>,
@@ -59,27 +62,46 @@ enum Condition {
 }
 
 fn run(args: Args) -> Result<ExitCode, Error> {
-    let sandboxes = collect(&Place::load()?)?;
+    let place = Place::load()?;
+    let mut sandboxes = with_sockets(&place)?;
     if args.json {
-        let rows: Vec<Row<'_>> = sandboxes.iter().map(Row::from).collect();
+        add_leftovers(&place, &mut sandboxes)?;
+        let rows: Vec<Row<'_>> = sandboxes.values().map(Row::from).collect();
         return Ok(cli::print(&output::render_json(&rows)?));
     }
-    for sandbox in &sandboxes {
-        if let Condition::Hung(error) = &sandbox.condition {
-            log::warn!("no status of {}: {error}", sandbox.sid);
-        }
+    sandboxes.values().for_each(Sandbox::warn);
+    // podman can take long to say what else there is.
+    let mut table = Table::new(output::wants_colour());
+    let live: Vec<&Sandbox> = sandboxes.values().filter(|s| s.live().is_some()).collect();
+    let shown: Vec<SessionId> = live.iter().map(|sandbox| sandbox.sid.clone()).collect();
+    if !live.is_empty() {
+        cli::print(&table.render(&live));
     }
-    Ok(cli::print(&render(&sandboxes, output::wants_colour())))
+    add_leftovers(&place, &mut sandboxes)?;
+    let others = sandboxes.values().filter(|s| !shown.contains(&s.sid));
+    let others: Vec<&Sandbox> = others.collect();
+    Ok(cli::print(&match (shown.as_slice(), others.as_slice()) {
+        ([], []) => "no sandboxes\n".to_owned(),
+        (_, []) => String::new(),
+        (_, others) => table.render(others),
+    }))
 }
 
-/// By session id: what has a socket, then what has only a container.
-fn collect(place: &Place) -> Result<Vec<Sandbox>, Error> {
-    let mut sandboxes = BTreeMap::new();
+/// By session id.
+type Sandboxes = BTreeMap<String, Sandbox>;
+
+fn with_sockets(place: &Place) -> Result<Sandboxes, Error> {
+    let mut sandboxes = Sandboxes::new();
     for sid in sids_with_a_socket(place)? {
         if let Some(condition) = ask(place, &sid)? {
             sandboxes.insert(sid.to_string(), Sandbox::new(sid, condition));
         }
     }
+    Ok(sandboxes)
+}
+
+/// What has only a container or a network, and whose the dead ones were.
+fn add_leftovers(place: &Place, sandboxes: &mut Sandboxes) -> Result<(), Error> {
     let left = leftover::find_all(&place.prefix)
         .and_then(|containers| Ok((containers, leftover::find_all_networks(&place.prefix)?)));
     let (containers, networks) = left.unwrap_or_else(|error| {
@@ -87,20 +109,37 @@ fn collect(place: &Place) -> Result<Vec<Sandbox>, Error> {
         (Vec::new(), Vec::new())
     });
     for container in containers {
-        let sandbox = of(place, &mut sandboxes, container.sid)?;
+        let sandbox = of(place, sandboxes, container.sid)?;
         sandbox.workspace = sandbox.workspace.take().or(container.workspace);
         sandbox.containers.push(container.name);
     }
     for network in networks {
-        let sandbox = of(place, &mut sandboxes, network.sid)?;
+        let sandbox = of(place, sandboxes, network.sid)?;
         sandbox.networks.push(network.name);
     }
-    Ok(sandboxes.into_values().collect())
+    for sandbox in sandboxes.values_mut() {
+        if sandbox.workspace().is_none() {
+            sandbox.workspace = recorded_workspace(place, &sandbox.sid);
+        }
+    }
+    Ok(())
+}
+
+/// From the lock file, or from the record of trust.
+fn recorded_workspace(place: &Place, sid: &SessionId) -> Option<String> {
+    let lock = Names::new(&place.prefix, sid, &place.dirs).lock;
+    let of_lock = lock::workspace_of(&lock, sid);
+    let of_record = || {
+        let path = trust::workspace_of(sid, &place.dirs)?;
+        (Workspace::sid_of_path(&path).as_ref() == Some(sid)).then_some(path)
+    };
+    let path = of_lock.or_else(of_record)?;
+    path.into_os_string().into_string().ok()
 }
 
 fn of<'a>(
     place: &Place,
-    sandboxes: &'a mut BTreeMap<String, Sandbox>,
+    sandboxes: &'a mut Sandboxes,
     sid: SessionId,
 ) -> Result<&'a mut Sandbox, Error> {
     Ok(match sandboxes.entry(sid.to_string()) {
@@ -162,6 +201,17 @@ impl Sandbox {
         }
     }
 
+    fn warn(&self) {
+        let sid = &self.sid;
+        if let Condition::Hung(error) = &self.condition {
+            log::warn!("no status of {sid}: {error}");
+        }
+        let egress = self.live().and_then(|live| live.egress.as_ref());
+        for problem in egress.into_iter().flat_map(EgressStatus::problems) {
+            log::warn!("the network of {sid}: {problem}");
+        }
+    }
+
     fn state(&self) -> &'static str {
         match &self.condition {
             Condition::Live(status) => status.state.as_str(),
@@ -193,31 +243,46 @@ impl Sandbox {
     }
 }
 
-fn render(sandboxes: &[Sandbox], colour: bool) -> String {
-    if sandboxes.is_empty() {
-        return "no sandboxes\n".to_owned();
+const HEADING: [&str; 6] = ["SID", "STATE", "UPTIME", "CMDS", "CLIENTS", "WORKSPACE"];
+
+/// Rows that come in several parts, below one heading.
+struct Table {
+    colour: bool,
+    widths: Option<Widths<6>>,
+}
+
+impl Table {
+    fn new(colour: bool) -> Table {
+        Table {
+            colour,
+            widths: None,
+        }
     }
-    let rows: Vec<_> = sandboxes
-        .iter()
-        .map(|sandbox| {
-            let live = sandbox.live();
-            let fact = |fact: fn(&StatusReply) -> String| {
-                Cell::plain(live.map_or_else(|| "-".to_owned(), fact))
-            };
-            [
-                Cell::plain(sandbox.sid.as_str()),
-                Cell::coloured(sandbox.state(), colour.then(|| sandbox.colour())),
-                fact(|live| output::render_duration(live.uptime_s)),
-                fact(|live| format!("{}/{}", live.commands_running, live.commands_total)),
-                fact(|live| live.clients.to_string()),
-                Cell::plain(sandbox.workspace().unwrap_or("-")),
-            ]
-        })
-        .collect();
-    output::render_table(
-        ["SID", "STATE", "UPTIME", "CMDS", "CLIENTS", "WORKSPACE"],
-        &rows,
-    )
+
+    fn render(&mut self, sandboxes: &[&Sandbox]) -> String {
+        let rows: Vec<_> = sandboxes.iter().map(|s| row(s, self.colour)).collect();
+        match &self.widths {
+            Some(widths) => widths.render(&rows),
+            None => {
+                let widths = self.widths.insert(Widths::fitting(HEADING, &rows));
+                widths.render_heading(HEADING) + &widths.render(&rows)
+            }
+        }
+    }
+}
+
+fn row(sandbox: &Sandbox, colour: bool) -> [Cell; 6] {
+    let live = sandbox.live();
+    let fact =
+        |fact: fn(&StatusReply) -> String| Cell::plain(live.map_or_else(|| "-".to_owned(), fact));
+    [
+        Cell::plain(sandbox.sid.as_str()),
+        Cell::coloured(sandbox.state(), colour.then(|| sandbox.colour())),
+        fact(|live| output::render_duration(live.uptime_s)),
+        fact(|live| format!("{}/{}", live.commands_running, live.commands_total)),
+        fact(|live| live.clients.to_string()),
+        Cell::plain(sandbox.workspace().unwrap_or("-")),
+    ]
 }
 
 /// One sandbox as JSON; what a dead one cannot tell is null.
@@ -236,6 +301,8 @@ struct Row<'a> {
     commands_running: Option<u32>,
     commands_total: Option<u64>,
     network: Option<&'a str>,
+    /// Of its gateway, with its problems.
+    egress: Option<&'a EgressStatus>,
     image: Option<&'a str>,
     launched: Option<bool>,
     version: Option<&'a str>,
@@ -265,6 +332,7 @@ impl<'a> From<&'a Sandbox> for Row<'a> {
             commands_running: live.map(|live| live.commands_running),
             commands_total: live.map(|live| live.commands_total),
             network: live.map(|live| live.network.as_str()),
+            egress: live.and_then(|live| live.egress.as_ref()),
             image: live.map(|live| live.image.as_str()),
             launched: live.map(|live| live.launched),
             version: live.map(|live| live.version.as_str()),
@@ -300,19 +368,23 @@ mod tests {
 
     #[test]
     fn table_shows_live_and_dead() {
+        let mut table = Table::new(false);
         assert_eq!(
-            render(&[live(), dead()], false),
+            table.render(&[&live()]),
             "SID       STATE  UPTIME  CMDS  CLIENTS  WORKSPACE\n\
-             00000001  ready  1m 1s   1/12  2        /w\\x1b[2J\n\
-             00000002  dead   -       -     -        -\n"
+             00000001  ready  1m 1s   1/12  2        /w\\x1b[2J\n"
         );
-        assert_eq!(render(&[], false), "no sandboxes\n");
+        assert_eq!(
+            table.render(&[&dead()]),
+            "00000002  dead   -       -     -        -\n"
+        );
     }
 
     #[test]
     fn colour_is_only_there_when_wanted() {
-        assert!(render(&[dead()], true).contains("\x1b[31mdead\x1b[0m"));
-        assert!(!render(&[dead()], false).contains('\x1b'));
+        let render = |colour| Table::new(colour).render(&[&dead()]);
+        assert!(render(true).contains("\x1b[31mdead\x1b[0m"));
+        assert!(!render(false).contains('\x1b'));
     }
 
     #[test]

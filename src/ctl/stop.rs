@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::api::client::Client;
 use crate::api::{Call, Empty, ErrorKind};
@@ -17,7 +18,7 @@ use crate::ctl::args::{Args, Operands, Subcommand};
 use crate::ctl::leftover::{self, Container, Network};
 use crate::ctl::peer::{self, Peer, Presence};
 use crate::ctl::place::{Place, Target};
-use crate::ctl::{CLIENT, CtlError};
+use crate::ctl::{CLIENT, CtlError, NAME};
 use crate::error::Error;
 use crate::text;
 
@@ -26,8 +27,9 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     help: "\
 Usage: umwelt-ctl stop [--hard] [WORKSPACE]
 
-Ends a sandbox and all that runs in it, and waits until it is gone. Left out,
-WORKSPACE is the current directory; it may be a directory that is gone.
+Ends a sandbox and all that runs in it, and waits until it is gone: up to 60
+seconds while its control plane still answers. Left out, WORKSPACE is the
+current directory; it may be a directory that is gone.
 
 Options:
       --hard     kill a control plane that does not answer within 2 seconds or
@@ -41,9 +43,28 @@ Options:
     run,
 };
 
-const WAIT: Duration = Duration::from_secs(30);
+/// How long each step of an end may take.
+#[derive(Clone, Copy)]
+struct Wait {
+    /// Then the control plane is asked whether it still lives.
+    quiet: Duration,
+    /// A sign of life must come until then.
+    alive: Duration,
+    /// For one that lives, until all of it is gone.
+    gone: Duration,
+}
+
+const WAIT: Wait = Wait {
+    quiet: Duration::from_secs(10),
+    alive: Duration::from_secs(30),
+    gone: Duration::from_secs(60),
+};
 /// With `--hard`, before the control plane is killed.
-const HARD_WAIT: Duration = Duration::from_secs(10);
+const HARD_WAIT: Wait = Wait {
+    quiet: Duration::from_secs(8),
+    alive: Duration::from_secs(10),
+    gone: Duration::from_secs(10),
+};
 /// A killed process is gone at once, unless the kernel is busy with it.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 /// A control plane shakes hands at once, whatever else it does.
@@ -82,25 +103,36 @@ struct Stop<'a> {
 
 impl Stop<'_> {
     /// Asks the control plane to end, and waits until nothing is left of it.
-    fn gracefully(&self, peer: Option<&Peer>, wait: Duration) -> Result<String, Error> {
-        let deadline = Instant::now() + wait;
+    fn gracefully(&self, peer: Option<&Peer>, wait: Wait) -> Result<String, Error> {
         let containers = self.containers_or_none();
-        self.ask_to_end(peer, deadline)?;
+        let start = Instant::now();
+        self.ask_to_end(peer, start, wait)?;
+        let deadline = start + wait.gone;
         if !self.is_gone(peer, deadline)? || !self.are_gone(&containers, deadline) {
-            return Err(self.still_there(wait));
+            return Err(self.still_there(wait.gone));
         }
         Ok(self.line("stopped the sandbox"))
     }
 
-    fn ask_to_end(&self, peer: Option<&Peer>, deadline: Instant) -> Result<(), Error> {
+    fn ask_to_end(&self, peer: Option<&Peer>, start: Instant, wait: Wait) -> Result<(), Error> {
         let socket = &self.target.names.socket;
         let shutdown = || {
-            let hello = deadline.min(Instant::now() + HELLO_WAIT);
+            let hello = (start + wait.alive).min(Instant::now() + HELLO_WAIT);
             let (mut client, _) = Client::connect_by(socket, CLIENT, false, hello)?;
-            peer::ask::<serde_json::Value>(&mut client, Call::Shutdown(Empty {}), deadline)
+            let shutdown = Call::Shutdown(Empty {});
+            let asked: Result<Value, _> = peer::ask(&mut client, shutdown, start + wait.quiet);
+            // It answers at its end, which can be far. A ping is answered at once.
+            match asked {
+                Err(error) if error.kind == ErrorKind::Unreachable => {
+                    let ping = Call::Ping(Empty {});
+                    let alive: Result<Value, _> = peer::ask(&mut client, ping, start + wait.alive);
+                    alive.map(|_| self.tell_of_waiting(wait))
+                }
+                other => other.map(drop),
+            }
         };
         match (shutdown(), peer) {
-            (Ok(_), _) => Ok(()),
+            (Ok(()), _) => Ok(()),
             // It may go before its answer does. Whether it has is seen next.
             (Err(error), _) if error.kind == ErrorKind::Stopping => Ok(()),
             (Err(error), Some(peer))
@@ -116,6 +148,17 @@ impl Stop<'_> {
             (Err(error), _) => Err(error
                 .with_hint(CtlError::hard_hint(&self.target.shown))
                 .into()),
+        }
+    }
+
+    fn tell_of_waiting(&self, wait: Wait) {
+        if wait.gone > wait.quiet {
+            let line = format!(
+                "{NAME}: note: the sandbox of {} is still stopping; waiting up to {} s\n",
+                text::printable(&self.target.shown),
+                wait.gone.as_secs()
+            );
+            cli::write_stderr(line.as_bytes());
         }
     }
 

@@ -72,11 +72,13 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         };
         return Ok(cli::print(&format!("{name} {state}\n")));
     };
-    let is_terminal = |fd| rustix::termios::isatty(fd);
-    if way == Way::Ask
-        && !(is_terminal(rustix::stdio::stdin()) && is_terminal(rustix::stdio::stdout()))
-    {
-        return Err(CtlError::NobodyToAsk.into());
+    if way == Way::Ask && !can_ask() {
+        let word = shell_word(&target.shown);
+        let hint = format!(
+            "look at it with: {NAME} trust --diff {word}\n\
+             accept it without a question with: {NAME} trust --yes {word}"
+        );
+        return Err(CtlError::NobodyToAsk { hint }.into());
     }
     let consequences = consequences::of(&place, &path, &seen.file)?;
     cli::print(&render(&name, why, &seen, &consequences));
@@ -187,6 +189,12 @@ fn meaning(seen: &Comparison, more: &Consequences) -> String {
         out.push_str(&format!("  {line}\n"));
     }
     out
+}
+
+/// Whether a person sees the question and can answer it.
+pub(super) fn can_ask() -> bool {
+    let is_terminal = |fd| rustix::termios::isatty(fd);
+    is_terminal(rustix::stdio::stdin()) && is_terminal(rustix::stdio::stdout())
 }
 
 /// A question to a person at the terminal.

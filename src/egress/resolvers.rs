@@ -6,6 +6,10 @@ use std::path::Path;
 /// As the resolver of the C library has it.
 const MOST: usize = 3;
 
+/// What is said where there are none.
+pub(crate) const NONE: &str =
+    "the host has no resolver that a container can reach: only names of [[hosts]] are known inside";
+
 /// The host's resolvers. systemd-resolved listens on the loopback, which is
 /// another one in a container, so the ones that it asks are taken.
 pub(crate) fn of_host() -> Vec<IpAddr> {

@@ -55,10 +55,7 @@ impl Setup {
         let resolvers = resolvers::of_host();
         let mut warnings = resolved.warnings;
         if resolvers.is_empty() {
-            warnings.push(
-                "the host has no resolver that a container can reach: only names of [[hosts]] are known inside"
-                    .to_owned(),
-            );
+            warnings.push(resolvers::NONE.to_owned());
         }
         let sid = workspace.sid().to_string();
         let policy = merge(&sid, base, &file.egress, &resolved.rules)?;

@@ -25,6 +25,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -152,6 +153,7 @@ struct Gateway {
     policy: PolicyFile,
     /// As it was told last.
     audit_is_well: bool,
+    resolver_is_silent: bool,
     watch: Option<std::os::fd::OwnedFd>,
     workers: Vec<Mailbox<Mail>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
@@ -202,6 +204,7 @@ impl Gateway {
             shared,
             policy,
             audit_is_well: true,
+            resolver_is_silent: false,
             watch,
             workers,
             threads,
@@ -249,6 +252,7 @@ impl Gateway {
             self.drain_watch();
             self.look_at_policy(supervisor);
             self.look_at_audit(supervisor);
+            self.look_at_resolver(supervisor);
         }
     }
 
@@ -288,6 +292,15 @@ impl Gateway {
         if std::mem::replace(&mut self.audit_is_well, is_well) != is_well {
             let state = if is_well { "well" } else { "failing" };
             supervisor.tell(&serde_json::json!({"event": "audit", "state": state}));
+        }
+    }
+
+    /// The same for names that nobody knows any more.
+    fn look_at_resolver(&mut self, supervisor: &Supervisor) {
+        let is_silent = self.shared.is_resolver_silent.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.resolver_is_silent, is_silent) != is_silent {
+            let state = if is_silent { "silent" } else { "well" };
+            supervisor.tell(&serde_json::json!({"event": "resolver", "state": state}));
         }
     }
 

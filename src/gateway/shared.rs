@@ -1,5 +1,6 @@
 //! What all threads of the gateway have in common.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -20,6 +21,8 @@ pub(crate) struct Shared {
     /// Session id, for the audit.
     pub(crate) workspace: String,
     pub(crate) dns: Mailbox<dns::Ask>,
+    /// None of the resolvers answers.
+    pub(crate) is_resolver_silent: AtomicBool,
 }
 
 impl Shared {
@@ -38,6 +41,7 @@ impl Shared {
             upstream: Arc::new(upstream),
             audit,
             dns,
+            is_resolver_silent: AtomicBool::new(false),
         }
     }
 

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use lexopt::Arg::{Long, Short, Value};
 
 use crate::error::Error;
 use crate::install::NAME;
+use crate::install::layout::meant;
 
 /// One subcommand, told by its own file.
 #[derive(Debug)]
@@ -100,6 +102,12 @@ impl Args {
 
     pub(super) fn value(&self, name: &str) -> Option<&OsString> {
         self.values.get(name)
+    }
+
+    /// A value that is a path, `~/` being `home`.
+    pub(super) fn path(&self, name: &str, home: &Path) -> Result<Option<PathBuf>, Error> {
+        let value = self.value(name).map(Path::new);
+        value.map(|value| meant(value, home)).transpose()
     }
 }
 

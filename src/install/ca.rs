@@ -36,7 +36,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         )));
     }
     refuse_root()?;
-    let mut held = Held::take(Layout::load(None)?)?;
+    let mut held = Held::take(Layout::load()?)?;
     let made = files::make_dir(&held.layout.egress, 0o700)?;
     held.record.add_created(made);
     egress::close(&held.layout.egress)?;

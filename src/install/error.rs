@@ -92,10 +92,11 @@ impl InstallError {
                     .to_owned(),
             ),
             InstallError::Authority(error) => error.hint(),
-            InstallError::Running(_) => Some(
-                "end them with: umwelt-ctl stop WORKSPACE, or umwelt-ctl stop --hard WORKSPACE"
-                    .to_owned(),
-            ),
+            InstallError::Running(who) => {
+                let who = who.iter().map(|who| format!("umwelt-ctl stop {}", shell_word(who)));
+                let stop: Vec<String> = who.collect();
+                Some(format!("end them with: {}", stop.join("; ")))
+            }
             InstallError::Image(_) => Some(
                 "install mmdebstrap (on Debian: apt-get install mmdebstrap), or see whether podman reaches a registry: podman pull debian:trixie-slim, or bring one along: umwelt-install image --from FILE"
                     .to_owned(),
@@ -170,31 +171,6 @@ impl std::error::Error for InstallError {}
 mod tests {
     use super::*;
 
-    /// What of a message never changes; a new kind of error has to be added.
-    fn fixed_part(error: &InstallError) -> &'static str {
-        match error {
-            InstallError::Root => "umwelt is not installed for root",
-            InstallError::File { .. } => "cannot write",
-            InstallError::Busy(_) => "another umwelt-install is at work",
-            InstallError::Record { .. } => "cannot understand",
-            InstallError::Newer { .. } => "was written by a later umwelt",
-            InstallError::Foreign(_) => "is not a link of umwelt, and is left alone",
-            InstallError::Program(_) => "does not fit in a tar archive",
-            InstallError::NoPodman => "podman was not found",
-            InstallError::Podman { .. } => "failed",
-            InstallError::NoRoots => "this host has no file with the certificates that it trusts",
-            InstallError::Authority(_) => "cannot make a certificate",
-            InstallError::Running(_) => "sandboxes run",
-            InstallError::Package { .. } => "which is no Debian package",
-            InstallError::Image(_) => "the image was not built",
-            InstallError::Merge { .. } => "is not changed: ",
-            InstallError::NobodyToAsk => {
-                "nothing is changed: standard input or output is not a terminal"
-            }
-            InstallError::NotAccepted => "nothing is changed",
-        }
-    }
-
     fn one_of_each() -> Vec<InstallError> {
         let path = || PathBuf::from("/p");
         vec![
@@ -233,22 +209,6 @@ mod tests {
             InstallError::NobodyToAsk,
             InstallError::NotAccepted,
         ]
-    }
-
-    #[test]
-    fn every_message_is_in_the_document() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/troubleshooting.md");
-        let document = std::fs::read_to_string(path).unwrap();
-        for error in one_of_each() {
-            let fixed = fixed_part(&error);
-            assert!(error.to_string().contains(fixed), "{error}");
-            let rows = document.lines().filter(|line| line.starts_with("| "));
-            let mut messages = rows.filter_map(|row| row.split(" | ").next());
-            assert!(
-                messages.any(|message| message.contains(fixed.trim())),
-                "{fixed}"
-            );
-        }
     }
 
     #[test]

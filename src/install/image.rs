@@ -86,22 +86,24 @@ struct Wish {
 
 fn run(args: Args) -> Result<ExitCode, Error> {
     refuse_root()?;
-    let packages = match args.value("packages") {
-        Some(path) => read_packages(Path::new(path))?,
+    let layout = Layout::load()?;
+    let home = &layout.dirs.home;
+    let packages = match args.path("packages", home)? {
+        Some(path) => read_packages(&path)?,
         None => Vec::new(),
     };
     let wish = Wish {
         with_build: args.has("with-build"),
         packages,
         from_packages: args.has("from-packages"),
-        from: args.value("from").map(PathBuf::from),
+        from: args.path("from", home)?,
     };
     let builds = wish.with_build || wish.from_packages || !wish.packages.is_empty();
     if builds && wish.from.is_some() {
         let message = "--from imports what is there, and goes with no other option";
         return Err(Error::Usage(message.to_owned()));
     }
-    let mut held = Held::take(Layout::load(None)?)?;
+    let mut held = Held::take(layout)?;
     build(&held.layout, &mut held.record, &wish)?;
     held.save()?;
     Ok(ExitCode::SUCCESS)
@@ -139,7 +141,7 @@ pub(super) fn standing(layout: &Layout) -> Result<(String, Standing), Error> {
     Ok((name, standing))
 }
 
-fn is_ours(name: &str) -> bool {
+pub(super) fn is_ours(name: &str) -> bool {
     name.strip_prefix("localhost/").unwrap_or(name) == IMAGE
 }
 

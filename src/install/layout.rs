@@ -1,12 +1,12 @@
 //! Where the parts of an installation are.
 
-use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use crate::dirs::Dirs;
 use crate::error::Error;
 use crate::install::record::{self, Record};
 use crate::install::unit;
+use crate::workspace::expand_tilde;
 
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
@@ -25,17 +25,17 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// `bin` is where links are wanted, if not in the usual place.
-    pub(super) fn load(bin: Option<&OsStr>) -> Result<Layout, Error> {
+    pub(super) fn load() -> Result<Layout, Error> {
         // No part of an installation lies in the runtime directory.
-        let layout = Layout::new(Dirs::from_env_with_runtime(Path::new("/nonexistent"))?);
-        match bin.map(Path::new) {
-            None => Ok(layout),
-            Some(bin) if bin.is_absolute() => Ok(Layout {
-                bin: bin.to_owned(),
-                ..layout
-            }),
-            Some(bin) => Err(Error::Usage(format!(
+        let dirs = Dirs::from_env_with_runtime(Path::new("/nonexistent"))?;
+        Ok(Layout::new(dirs))
+    }
+
+    /// With the links where they are wanted.
+    pub(super) fn with_bin(self, bin: PathBuf) -> Result<Layout, Error> {
+        match bin.is_absolute() {
+            true => Ok(Layout { bin, ..self }),
+            false => Err(Error::Usage(format!(
                 "--prefix-bin needs an absolute path, not {bin:?}"
             ))),
         }
@@ -86,6 +86,20 @@ impl Layout {
     }
 }
 
+/// The path that a person means. A shell expands a tilde only where it stands
+/// bare: not in quotes, and not after `--option=`.
+pub(super) fn meant(named: &Path, home: &Path) -> Result<PathBuf, Error> {
+    let first = named.components().next().unwrap_or(Component::CurDir);
+    let first = first.as_os_str().as_encoded_bytes();
+    if first.len() > 1 && first.starts_with(b"~") {
+        return Err(Error::Usage(format!(
+            "{named:?}: of another user's home the whole path is needed; a file of this name is ./{}",
+            named.display()
+        )));
+    }
+    Ok(expand_tilde(named, home))
+}
+
 /// The way from the directory `from` to `to`, both absolute and without links.
 pub(super) fn relative(from: &Path, to: &Path) -> PathBuf {
     let shared = from
@@ -100,6 +114,23 @@ pub(super) fn relative(from: &Path, to: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tilde_that_no_shell_has_expanded_is_the_home() {
+        let meant = |named: &str| meant(Path::new(named), Path::new("/h"));
+        for (named, path) in [
+            ("~/.config/x", "/h/.config/x"),
+            ("~", "/h"),
+            ("./~/x", "./~/x"),
+            ("/a/~/x", "/a/~/x"),
+            ("a/~", "a/~"),
+        ] {
+            assert_eq!(meant(named).unwrap(), Path::new(path));
+        }
+        for named in ["~other/x", "~x"] {
+            assert!(meant(named).unwrap_err().to_string().contains("./~"));
+        }
+    }
 
     #[test]
     fn ways_lead_up_and_down() {

@@ -5,12 +5,14 @@ mod args;
 mod ca;
 mod call;
 mod client;
+mod completions;
 mod doctor;
 mod egress;
 mod error;
 mod files;
 mod image;
 mod interrupt;
+mod kept;
 mod layout;
 mod program;
 mod record;
@@ -58,6 +60,7 @@ Subcommands:
   ca       make another certificate authority
   client   print the settings for an MCP client, or merge them into its own
   doctor   measure what umwelt relies on, and say how to repair it
+  help     print this help, or that of a subcommand
 
 Options:
   -h, --help     print this help, or that of the subcommand, and exit
@@ -82,15 +85,36 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
             )));
         }
     };
-    let subcommand = SUBCOMMANDS
-        .iter()
-        .find(|subcommand| subcommand.name == name)
-        .ok_or_else(|| unknown("subcommand", &name))?;
+    if name == "help" {
+        return help(parser);
+    }
+    let subcommand = find(&name)?;
     match subcommand.parse(parser.raw_args()?.collect())? {
         Asked::Help => Ok(cli::print(subcommand.help)),
         Asked::Version => Ok(cli::version(NAME)),
         Asked::Run(args) => (subcommand.run)(args),
     }
+}
+
+/// `help` and `help SUBCOMMAND`, as with `--help`.
+fn help(mut parser: lexopt::Parser) -> Result<ExitCode, Error> {
+    match parser.next()? {
+        None | Some(Short('h') | Long("help")) => Ok(cli::print(HELP)),
+        Some(Value(name)) => match parser.next()? {
+            None => Ok(cli::print(find(&name.to_string_lossy())?.help)),
+            Some(_) => Err(Error::Usage("\"help\" takes one subcommand".to_owned())),
+        },
+        Some(other) => Err(other.unexpected().into()),
+    }
+}
+
+fn find(name: &str) -> Result<&'static Subcommand, Error> {
+    let subcommands = SUBCOMMANDS.iter();
+    let mut found = subcommands.filter(|subcommand| subcommand.name == name);
+    found
+        .next()
+        .copied()
+        .ok_or_else(|| unknown("subcommand", name))
 }
 
 fn unknown(what: &str, word: &str) -> Error {
@@ -102,7 +126,8 @@ fn unknown(what: &str, word: &str) -> Error {
 }
 
 fn subcommand_names() -> String {
-    let names: Vec<&str> = SUBCOMMANDS.iter().map(|known| known.name).collect();
+    let names = SUBCOMMANDS.iter().map(|known| known.name);
+    let names: Vec<&str> = names.chain(["help"]).collect();
     names.join(", ")
 }
 

@@ -62,16 +62,21 @@ pub(super) enum Link {
 /// The places of all links, and what stands there.
 pub(super) fn links(layout: &Layout) -> Vec<(PathBuf, Link)> {
     let names = applet::ALL.map(applet::Applet::name);
-    let look = |name: &str| {
+    let place = |name: &str| {
         let path = layout.bin.join(name);
-        let link = match std::fs::read_link(&path) {
-            Ok(_) if leads_to(&path, &layout.program) => Link::Ours,
-            Err(_) if !files::is_there(&path) => Link::Missing,
-            _ => Link::Foreign,
-        };
+        let link = look(&path, &layout.program);
         (path, link)
     };
-    names.map(look).to_vec()
+    names.map(place).to_vec()
+}
+
+/// What stands at the place of a link to a file of ours.
+pub(super) fn look(path: &Path, file: &Path) -> Link {
+    match std::fs::read_link(path) {
+        Ok(_) if leads_to(path, file) => Link::Ours,
+        Err(_) if !files::is_there(path) => Link::Missing,
+        _ => Link::Foreign,
+    }
 }
 
 /// Also where the program is gone, so that the link dangles.

@@ -30,6 +30,9 @@ pub(super) struct Record {
     pub(super) authority: Option<AuthorityRecord>,
     pub(super) gateway_image: Option<Image>,
     pub(super) sandbox_image: Option<SandboxImage>,
+    /// Settings of clients that umwelt was put into.
+    #[serde(default)]
+    pub(super) merged: Vec<PathBuf>,
     /// Directories that were not there before, the outermost first.
     #[serde(default)]
     pub(super) created: Vec<PathBuf>,
@@ -81,6 +84,7 @@ impl Record {
             authority: None,
             gateway_image: None,
             sandbox_image: None,
+            merged: Vec::new(),
             created: Vec::new(),
         }
     }

@@ -1,8 +1,8 @@
 //! `umwelt-install remove`: everything that was put in place goes; what the
 //! user wrote, and what records what agents did, stays unless it is purged.
 
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::cli;
@@ -15,17 +15,18 @@ use crate::install::layout::Layout;
 use crate::install::program::{self, Base};
 use crate::install::record::Record;
 use crate::install::setup::Held;
-use crate::install::{InstallError, NAME, call, files, refuse_root, say, unit};
-use crate::text::shell_word;
+use crate::install::{InstallError, NAME, call, completions, files, kept, refuse_root, say, unit};
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "remove",
     help: "\
 Usage: umwelt-install remove [--purge]
 
-Removes what was installed: links, program, images, the certificate authority,
-the systemd unit, logs, and the base configuration if it was not edited. What
-stays is named. Nothing is removed while sandboxes run.
+Removes what was installed: links, program, completions, images, the certificate
+authority, the systemd unit, logs, and the base configuration if it was not
+edited. What stays is named, and so are settings of clients in which umwelt
+still is, and the copies that client --merge has kept. Nothing is removed while
+sandboxes run.
 
 Options:
       --purge    remove the edited configuration, the journals, the audits and
@@ -41,7 +42,7 @@ Options:
 
 fn run(args: Args) -> Result<ExitCode, Error> {
     refuse_root()?;
-    let layout = Layout::load(None)?;
+    let layout = Layout::load()?;
     let prefix = Config::load(&layout.dirs)
         .map_or_else(|_| "umwelt".to_owned(), |config| config.session_prefix);
     refuse_running(&layout, &prefix)?;
@@ -65,7 +66,8 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     for dir in created.iter().rev() {
         files::remove_dir_if_empty(dir);
     }
-    tell_kept(&layout);
+    kept::tell(&layout);
+    kept::tell_clients(&layout, recorded.as_ref());
     let code = match problems.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
@@ -78,15 +80,20 @@ fn run(args: Args) -> Result<ExitCode, Error> {
 
 /// A sandbox needs its program, and would leave its container behind.
 fn refuse_running(layout: &Layout, prefix: &str) -> Result<(), Error> {
-    let mut running: Vec<String> = match leftover::find_all(prefix) {
-        Ok(containers) => containers
-            .into_iter()
-            .map(|container| container.workspace.unwrap_or(container.name))
-            .collect(),
+    let containers = match leftover::find_all(prefix) {
         // Without podman nothing runs.
         Err(CtlError::NoPodman) => Vec::new(),
-        Err(error) => return Err(error.into()),
+        found => found?,
     };
+    // One sandbox may have two containers and a socket.
+    let mut running = BTreeMap::new();
+    for container in containers {
+        let sid = container.sid.to_string();
+        let name = running.entry(sid.clone()).or_insert(sid);
+        if let Some(workspace) = container.workspace {
+            *name = workspace;
+        }
+    }
     let entries = std::fs::read_dir(&layout.dirs.runtime)
         .into_iter()
         .flatten();
@@ -99,12 +106,13 @@ fn refuse_running(layout: &Layout, prefix: &str) -> Result<(), Error> {
         if let Some(sid) = sid
             && UnixStream::connect(entry.path()).is_ok()
         {
-            running.push(sid.to_owned());
+            let sid = sid.to_owned();
+            running.entry(sid.clone()).or_insert(sid);
         }
     }
     match running.is_empty() {
         true => Ok(()),
-        false => Err(InstallError::Running(running).into()),
+        false => Err(InstallError::Running(running.into_values().collect()).into()),
     }
 }
 
@@ -202,6 +210,7 @@ fn remove_logs(layout: &Layout, prefix: &str) -> Result<(), InstallError> {
 }
 
 fn remove_program(layout: &Layout) -> Result<(), InstallError> {
+    completions::remove(layout)?;
     let links = program::remove_links(layout)?;
     if links > 0 {
         say(
@@ -223,12 +232,8 @@ fn remove_program(layout: &Layout) -> Result<(), InstallError> {
     Ok(())
 }
 
-fn own_dirs(layout: &Layout) -> [&PathBuf; 3] {
-    [&layout.dirs.config, &layout.dirs.data, &layout.dirs.state]
-}
-
 fn purge(layout: &Layout) -> Result<(), InstallError> {
-    for dir in own_dirs(layout) {
+    for dir in kept::own_dirs(layout) {
         match std::fs::remove_dir_all(dir) {
             Ok(()) => say("purged", &dir.display().to_string()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -236,37 +241,4 @@ fn purge(layout: &Layout) -> Result<(), InstallError> {
         }
     }
     Ok(())
-}
-
-/// What is left, and the command that removes it.
-fn tell_kept(layout: &Layout) {
-    let mut kept = Vec::new();
-    for dir in own_dirs(layout) {
-        if files::remove_dir_if_empty(dir) {
-            continue;
-        }
-        for path in entries(dir) {
-            say("kept", &path.display().to_string());
-        }
-        if dir.exists() {
-            kept.push(shell_word(&dir.to_string_lossy()));
-        }
-    }
-    if !kept.is_empty() {
-        say("", &format!("to remove that too: rm -r {}", kept.join(" ")));
-    }
-}
-
-/// The files in a directory of ours, and in those in it.
-fn entries(dir: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let path = entry.path();
-        match path.is_dir() && !path.is_symlink() {
-            true => found.extend(entries(&path)),
-            false => found.push(path),
-        }
-    }
-    found.sort();
-    found
 }

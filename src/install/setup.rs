@@ -1,7 +1,6 @@
 //! `umwelt-install install`: every step says what it did, or that it was so
 //! already. Run again, it repairs what is missing, half or old.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::cli;
@@ -10,7 +9,9 @@ use crate::install::args::{Args, Subcommand};
 use crate::install::files::{self, Lock};
 use crate::install::layout::Layout;
 use crate::install::record::Record;
-use crate::install::{InstallError, NAME, egress, image, program, refuse_root, say, unit};
+use crate::install::{
+    InstallError, NAME, completions, egress, image, program, refuse_root, say, unit,
+};
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "install",
@@ -18,9 +19,9 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
 Usage: umwelt-install install [OPTION…]
 
 Installs umwelt for the user who calls it: the program, its links, the base
-configuration, a systemd unit, what sandboxes with a network need, and the
-image. What is there and right stays as it is; what is missing, half or old is
-repaired.
+configuration, a systemd unit, completions for shells, what sandboxes with a
+network need, and the image. What is there and right stays as it is; what is
+missing, half or old is repaired.
 
 Options:
       --prefix-bin DIR   make the links in DIR (default: ~/.local/bin)
@@ -74,14 +75,13 @@ impl Held {
 
 fn run(args: Args) -> Result<ExitCode, Error> {
     refuse_root()?;
-    let bin = args.value("prefix-bin");
-    let layout = Layout::load(bin.map(|bin| &**bin))?;
+    let layout = Layout::load()?;
+    let image = args.path("image-from", &layout.dirs.home)?;
     let recorded = Record::load(&layout.record).ok().flatten();
-    let layout = match bin {
-        Some(_) => layout,
+    let layout = match args.path("prefix-bin", &layout.dirs.home)? {
+        Some(bin) => layout.with_bin(bin)?,
         None => layout.with_recorded(recorded.as_ref()),
     };
-    let image = args.value("image-from").map(PathBuf::from);
     let mut held = Held::take(layout)?;
     // Where control planes write: a directory made now is one to remove later.
     let made = files::make_dir(&held.layout.dirs.state, 0o700)?;
@@ -94,7 +94,9 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     held.save()?;
     unit::install(&held.layout, &mut held.record)?;
     held.save()?;
-    let mut problems = Vec::new();
+    let done = completions::install(&held.layout, &mut held.record);
+    let mut problems = Vec::from_iter(done.err().map(Error::Install));
+    held.save()?;
     if !args.has("no-egress") {
         let done = egress::install(&held.layout, &mut held.record, &sha256);
         problems.extend(done.err().map(Error::Install));

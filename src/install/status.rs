@@ -9,6 +9,7 @@ use crate::cli;
 use crate::ctl::output::{self, Cell, Colour};
 use crate::error::Error;
 use crate::install::args::{Args, Subcommand};
+use crate::install::completions::{self, Standing as Completions};
 use crate::install::image::{self, Standing};
 use crate::install::layout::Layout;
 use crate::install::program::{self, Base, Link};
@@ -82,7 +83,7 @@ impl Part {
 }
 
 fn run(args: Args) -> Result<ExitCode, Error> {
-    let layout = Layout::load(None)?;
+    let layout = Layout::load()?;
     let record = Record::load(&layout.record);
     let layout = layout.with_recorded(record.as_ref().ok().and_then(Option::as_ref));
     let parts = look(&layout, record);
@@ -113,6 +114,7 @@ fn look(layout: &Layout, record: Result<Option<Record>, InstallError>) -> Vec<Pa
         links(layout),
         config(layout, known),
         unit(layout, known),
+        shells(layout),
     ];
     parts.extend(
         record
@@ -193,6 +195,18 @@ fn unit(layout: &Layout, record: Option<&Record>) -> Part {
     }
 }
 
+fn shells(layout: &Layout) -> Part {
+    let shown = "completions for bash, fish and zsh";
+    match completions::standing(layout) {
+        Err(error) => Part::stale("shells", error.to_string()),
+        Ok(Completions::Missing(count)) => {
+            Part::missing("shells", format!("{count} files of {shown}"))
+        }
+        Ok(Completions::Old) => Part::stale("shells", "completions of another version"),
+        Ok(Completions::Current) => Part::ok("shells", shown),
+    }
+}
+
 fn authority(layout: &Layout, record: &Record) -> Part {
     match egress::authority_problem(layout, record) {
         None => Part::ok("ca", egress::good_until(record)),
@@ -247,6 +261,14 @@ fn is_of_program(record: Option<&Record>, sha256: &str) -> bool {
 fn sandbox(layout: &Layout) -> Part {
     let part = match image::standing(layout) {
         Err(error) => Part::stale("image", error.to_string()),
+        Ok((name, Standing::Missing)) if !image::is_ours(&name) => {
+            let detail =
+                format!("{name}, which the configuration names, and which is yours to make");
+            return Part {
+                fix: None,
+                ..Part::missing("image", detail)
+            };
+        }
         Ok((name, Standing::Missing)) => Part::missing("image", name),
         Ok((name, Standing::Old)) => {
             Part::stale("image", format!("{name} is older than its recipe"))

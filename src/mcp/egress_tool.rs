@@ -76,7 +76,7 @@ fn output() -> Value {
         "type": "object",
         "properties": {
             "network": {"type": "string", "description": "egress, or none: the project has none."},
-            "changed": flag,
+            "changed": {"type": "boolean", "description": "Whether the rules and .umwelt.toml were changed."},
             "rules": {
                 "type": "array",
                 "items": {
@@ -119,6 +119,7 @@ fn output() -> Value {
                     "policy_digest": text,
                     "policy_problem": text,
                     "audit_problem": text,
+                    "resolver_problem": text,
                 },
                 "required": ["gateway", "gateway_restarts", "policy_digest"],
                 "additionalProperties": false,
@@ -213,6 +214,9 @@ pub(super) fn render(reply: &EgressReply) -> ToolResult {
     let mut lines = vec![format!("network: {}", printable(&reply.network))];
     if let Some(status) = &reply.status {
         lines.push(format!("gateway: {}", printable(&status.gateway)));
+        for problem in status.problems() {
+            lines.push(format!("[problem: {}]", printable(problem)));
+        }
     }
     lines.extend(reply.rules.iter().take(MAX_RULES).map(rule));
     let rest = reply.rules.len().saturating_sub(MAX_RULES);

@@ -97,7 +97,8 @@ fn instructions(place: &Result<Place, ApiError>) -> String {
         "umwelt runs your commands in a sandbox for the project {workspace}. The shell tool starts in \
          that directory; its files are the real ones, and writable. $HOME and the temporary \
          directories are writable scratch that starts empty. All else is read-only or not there, \
-         and there is no network unless the project has turned it on. A refusal (\"Permission denied\", \"Read-only file system\", an \
+         and there is no network unless the project has turned it on: then the egress tool shows \
+         which hosts can be reached, and asks the user for more. A refusal (\"Permission denied\", \"Read-only file system\", an \
          unreachable host) is the sandbox's limit, not an obstacle to get around: the list tool \
          shows what there is, and the grant tool asks the user for more of the host."
     );

@@ -1,7 +1,7 @@
 //! Replies of the control plane -> results that a model reads. Pure.
 //!
-//! The text is what models read, so it comes first and says everything; the
-//! structured content says the same for programs.
+//! Some clients give a model the text, others only the structured content: each
+//! of them says everything.
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use serde_json::{Value, json};
@@ -21,6 +21,9 @@ const MAX_PROCESSES: usize = 20;
 const MAX_PROCESS_BYTES: usize = 160;
 const MAX_NOTICES: usize = 12;
 const MAX_NOTICE_BYTES: usize = 400;
+
+const RECREATED: &str = "the sandbox was created anew: what ran in it has ended, and $HOME and the \
+                         temporary directories are empty";
 
 /// The result of one `tools/call`.
 #[derive(Debug, PartialEq)]
@@ -121,7 +124,7 @@ fn status(reply: &ShellReply) -> String {
     match &reply.outcome {
         Outcome::Exited { code } => format!("exit code {code}, after {time}"),
         Outcome::Signaled { signal } => {
-            let name = signal_hook::low_level::signal_name(*signal).unwrap_or("unnamed");
+            let name = signal_name(*signal);
             format!("killed by signal {signal} ({name}), no exit code, after {time}")
         }
         Outcome::TimedOut { after_s } => format!(
@@ -135,6 +138,10 @@ fn status(reply: &ShellReply) -> String {
             cut(reason, MAX_NOTICE_BYTES)
         ),
     }
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    signal_hook::low_level::signal_name(signal).unwrap_or("unnamed")
 }
 
 fn omitted(reply: &ShellReply) -> String {
@@ -215,6 +222,10 @@ fn structured_shell(reply: &ShellReply) -> Value {
     };
     if let Some(object) = value.as_object_mut() {
         object.insert("ended".to_owned(), json!(ended));
+        if let Outcome::Signaled { signal } = reply.outcome {
+            let name = signal_name(signal);
+            object.insert("signal_name".to_owned(), json!(name));
+        }
         object.extend(detail.map(|(name, value)| (name.to_owned(), value)));
         object.extend(
             reply
@@ -259,24 +270,19 @@ fn render_change(reply: &ChangeReply) -> ToolResult {
         _ => format!("{path} of the host is not shown in the sandbox"),
     }];
     let applied = match reply.applied {
-        Applied::Unchanged => "[it was so before; nothing has changed]",
-        Applied::Live => "[changed in the running sandbox; nothing was ended]",
-        Applied::Recreated => {
-            "[the sandbox was created anew: what ran in it has ended, and $HOME and the temporary \
-             directories are empty]"
-        }
+        Applied::Unchanged => "it was so before; nothing has changed",
+        Applied::Live => "changed in the running sandbox; nothing was ended",
+        Applied::Recreated => RECREATED,
     };
-    lines.push(applied.to_owned());
+    lines.push(format!("[{applied}]"));
     lines.extend(lost(&reply.lost));
     if reply.persisted {
         lines.push("[.umwelt.toml says so as well, for later starts]".to_owned());
     }
     let told = notices(&reply.notices);
     lines.extend(told.iter().map(|line| format!("[{line}]")));
-    // The masks are many, and a grant changes none of them.
-    let shown = reply.mounts.iter().filter(|mount| mount.mode != "masked");
     ToolResult {
-        text: format!("{}\n\n{}", lines.join("\n"), mount_table(shown)),
+        text: format!("{}\n\n{}", lines.join("\n"), mount_table(unmasked(reply))),
         structured: Some(structured_change(reply)),
         is_error: false,
     }
@@ -294,11 +300,22 @@ fn lost(lost: &[String]) -> Vec<String> {
 
 /// A mode that is not there is left out, as the outputSchema has it.
 fn structured_change(reply: &ChangeReply) -> Value {
+    let recreated = (reply.applied == Applied::Recreated).then_some(RECREATED);
+    let told = reply.notices.iter().map(String::as_str);
+    let notices: Vec<&str> = recreated.into_iter().chain(told).collect();
+    let mounts: Vec<&MountEntry> = unmasked(reply).collect();
     let mut value = json!(reply);
     if let Some(object) = value.as_object_mut() {
+        object.insert("notices".to_owned(), json!(notices));
+        object.insert("mounts".to_owned(), json!(mounts));
         object.retain(|_, value| !value.is_null());
     }
     value
+}
+
+/// The masks are many, and a grant changes none of them.
+fn unmasked(reply: &ChangeReply) -> impl Iterator<Item = &MountEntry> {
+    reply.mounts.iter().filter(|mount| mount.mode != "masked")
 }
 
 fn mount_table<'a>(mounts: impl IntoIterator<Item = &'a MountEntry>) -> String {
@@ -532,7 +549,91 @@ mod tests {
         assert_eq!(lines[22..], rest);
         let structured = result.structured.unwrap();
         assert_eq!(structured["applied"], "recreated");
-        assert_eq!(structured["mounts"].as_array().unwrap().len(), 2);
+        assert_eq!(structured["mounts"].as_array().unwrap().len(), 1);
+        assert_eq!(structured["notices"], json!([RECREATED, "first"]));
+    }
+
+    /// Each fact of a reply is a word of its own, and what the text has of them
+    /// has to be in the structured content, and the other way round.
+    fn both_say(tool: Tool, reply: Value, facts: &str) {
+        let result = ToolResult::from_reply(tool, reply, Some("fact-own".to_owned()));
+        let structured = result.structured.unwrap().to_string();
+        for fact in facts.split(' ').chain(["fact-own"]) {
+            assert!(result.text.contains(fact), "{fact}: {}", result.text);
+            assert!(structured.contains(fact), "{fact}: {structured}");
+        }
+    }
+
+    #[test]
+    fn text_and_structured_content_of_a_command_say_the_same() {
+        let mut told = reply(Outcome::Exited { code: 77 });
+        told.output = "fact-output".to_owned();
+        told.bytes = 5001;
+        told.omitted_bytes = 5002;
+        told.full_output = Some("/fact-file".to_owned());
+        told.invalid_bytes = 5003;
+        told.background = vec![Process {
+            pid: 5004,
+            command: "fact-command".to_owned(),
+        }];
+        told.notices = vec!["fact-notice".to_owned()];
+        let facts = "77 fact-output 5001 5002 /fact-file 5003 5004 fact-command fact-notice";
+        both_say(Tool::Shell, json!(told), facts);
+        let reason = "fact-reason".to_owned();
+        for (outcome, fact) in [
+            (Outcome::Signaled { signal: 9 }, "SIGKILL"),
+            (Outcome::TimedOut { after_s: 5005 }, "5005"),
+            (Outcome::Cancelled, "cancelled"),
+            (Outcome::Lost { reason }, "fact-reason"),
+        ] {
+            both_say(Tool::Shell, json!(reply(outcome)), fact);
+        }
+    }
+
+    #[test]
+    fn text_and_structured_content_of_a_change_say_the_same() {
+        let mut told = changed(Some("rw"), Applied::Recreated);
+        told.path = "/fact-path".to_owned();
+        told.persisted = true;
+        told.lost = vec!["fact-lost".to_owned()];
+        told.notices = vec!["fact-notice".to_owned()];
+        let facts = "/fact-path fact-lost fact-notice session";
+        for tool in [Tool::Grant, Tool::Revoke] {
+            both_say(tool, json!(told), facts);
+        }
+        let structured = structured_change(&told);
+        assert_eq!(structured["notices"][0], RECREATED);
+        assert_eq!(structured["persisted"], true);
+        for (applied, word) in [(Applied::Live, "live"), (Applied::Unchanged, "unchanged")] {
+            let structured = structured_change(&changed(Some("ro"), applied));
+            assert_eq!(structured["applied"], word);
+            assert_eq!(structured["notices"], json!([]));
+        }
+    }
+
+    #[test]
+    fn text_and_structured_content_of_list_and_egress_say_the_same() {
+        let list = json!({
+            "workspace": "/fact-workspace", "network": "fact-network",
+            "mounts": [{"path": "/fact-mount", "mode": "fact-mode", "source": "fact-source",
+                        "reason": "fact-reason"}],
+            "resources": {"memory": 5001, "cpus": 5002.0, "pids_limit": 5003},
+            "timeout_default_s": 5004, "timeout_max_s": 5005, "notices": ["fact-notice"],
+        });
+        let facts = "/fact-workspace fact-network /fact-mount fact-mode fact-source fact-reason 5002 5003 5004 5005 fact-notice";
+        both_say(Tool::List, list, facts);
+        let egress = json!({
+            "network": "fact-network", "changed": true, "notices": ["fact-notice"],
+            "rules": [{"kind": "https", "host": "fact-host", "port": 5001, "paths": ["/fact-path"],
+                       "methods": ["FACT"], "inspect": true, "private": false,
+                       "source": "fact-source"}],
+            "hosts": [{"name": "fact.example.org", "address": "192.0.2.7", "origin": "base"}],
+            "status": {"gateway": "fact-gateway", "gateway_restarts": 0, "policy_digest": "d",
+                       "policy_problem": "fact-policy", "audit_problem": "fact-audit",
+                       "resolver_problem": "fact-resolver"},
+        });
+        let facts = "fact-network fact-notice fact-host 5001 /fact-path FACT fact-source fact.example.org 192.0.2.7 fact-gateway fact-policy fact-audit fact-resolver";
+        both_say(Tool::Egress, egress, facts);
     }
 
     #[test]

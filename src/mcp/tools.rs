@@ -315,6 +315,7 @@ fn shell_output() -> Value {
             },
             "exit_code": {"type": "integer"},
             "signal": {"type": "integer", "description": "The signal that killed it."},
+            "signal_name": {"type": "string"},
             "timed_out_after_s": {"type": "integer", "description": "The time limit it ran into."},
             "lost_reason": {"type": "string", "description": "Why the sandbox went away under it."},
             "output": {"type": "string", "description": "stdout and stderr, as they came."},

@@ -15,6 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
+use crate::text::shell_word;
+
 /// Variables that podman needs to find the user's storage and session. Nothing
 /// else of the environment reaches it, and nothing of it reaches a sandbox.
 const ENVIRONMENT: [&str; 13] = [
@@ -145,17 +147,25 @@ pub(crate) enum PodmanError {
 }
 
 impl PodmanError {
+    /// The way to an image that umwelt does not build.
+    pub(crate) fn foreign_image_hint(image: &str) -> String {
+        format!(
+            "if it is one of yours, get it with: podman pull {}; for the one that umwelt builds, set image = \"umwelt:latest\" in the base config and run: umwelt-install image",
+            shell_word(image)
+        )
+    }
+
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             PodmanError::Spawn(error) if error.kind() == io::ErrorKind::NotFound => {
                 Some("install podman (on Debian: apt-get install podman)".to_owned())
             }
-            PodmanError::MissingImage { image } if image == "umwelt:latest" => {
+            PodmanError::MissingImage { image }
+                if ["umwelt:latest", "localhost/umwelt:latest"].contains(&image.as_str()) =>
+            {
                 Some("build it: umwelt-install image".to_owned())
             }
-            PodmanError::MissingImage { image } => Some(format!(
-                "build it: podman build -t {image} containerfiles/sandbox, or without a container registry: containerfiles/sandbox/mmdebstrap.sh image.tar && podman import image.tar {image}"
-            )),
+            PodmanError::MissingImage { image } => Some(PodmanError::foreign_image_hint(image)),
             PodmanError::Hook { .. } => Some(
                 "to record where nft is, and to make what egress needs, run: umwelt-install install"
                     .to_owned(),
@@ -209,6 +219,22 @@ impl std::error::Error for PodmanError {}
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    /// Its recipe lies in a checkout only; each hint can be followed without one.
+    #[test]
+    fn a_missing_image_is_built_or_pulled() {
+        let hint = |image: &str| {
+            let image = image.to_owned();
+            PodmanError::MissingImage { image }.hint().unwrap()
+        };
+        for ours in ["umwelt:latest", "localhost/umwelt:latest"] {
+            assert_eq!(hint(ours), "build it: umwelt-install image");
+        }
+        let other = hint("nope:1");
+        assert!(other.contains("podman pull nope:1; "), "{other}");
+        assert!(other.ends_with("run: umwelt-install image"), "{other}");
+        assert!(!other.contains("containerfiles"), "{other}");
+    }
 
     #[test]
     fn only_roots_and_the_users_own_programs_are_trusted() {

@@ -244,11 +244,8 @@ impl ControlPlane {
             judged.notices.push(text::printable(&lifted));
             judged.lifted = Some(lifted);
         }
-        match self.visible_through(&grant, wanted) {
-            Some(path) if !asked.persist => judged.notices.push(format!(
-                "it was visible already, through {:?}",
-                text::printable(&path)
-            )),
+        match self.shown_already(&grant, wanted) {
+            Some(notice) if !asked.persist => judged.notices.push(notice),
             _ => {
                 if grant.lasts == Lasts::Persisted {
                     // The newer word counts.
@@ -261,8 +258,8 @@ impl ControlPlane {
         Ok(judged)
     }
 
-    /// The mount that shows the same in the same way already.
-    fn visible_through(&self, grant: &Grant, wanted: &GrantSet) -> Option<String> {
+    /// That a mount shows the same in the same way already, for the result.
+    fn shown_already(&self, grant: &Grant, wanted: &GrantSet) -> Option<String> {
         let shown_by = self.context.spec.mounts.covering(&grant.path)?;
         let MountKind::Bind { source, access } = &shown_by.kind else {
             return None;
@@ -273,7 +270,17 @@ impl ControlPlane {
         let shown = self.context.spec.sources.get(source);
         let is_there = identify(Path::new(source)).is_ok_and(|(id, _)| shown == Some(&id));
         let is_same = source == &shown_by.path && *access == grant.kind.access();
-        (stays && is_there && is_same).then(|| shown_by.path.clone())
+        if !(stays && is_there && is_same) {
+            return None;
+        }
+        Some(match (shown_by.path == grant.path, shown_by.is_granted()) {
+            (true, true) => "already granted".to_owned(),
+            (true, false) => "it was visible already, without a grant".to_owned(),
+            (false, _) => {
+                let path = text::printable(&shown_by.path);
+                format!("it was visible already, through {path:?}")
+            }
+        })
     }
 
     fn judge_revoke(

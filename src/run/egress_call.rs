@@ -1,9 +1,12 @@
 //! The request `egress`: what the sandbox may reach, and one rule more or
 //! less, written to the workspace file and brought to the gateway at once.
 
+use std::net::IpAddr;
+
 use crate::api::{ApiError, Egress as Asked, EgressOp, EgressReply, EgressStatus, ErrorKind};
 use crate::config::egress::EgressConfig;
 use crate::egress::delivery;
+use crate::egress::resolvers;
 use crate::egress::rules::{self, Deliveries, RuleChange};
 use crate::error::Error;
 use crate::policy::egress_change::ChangeError;
@@ -105,6 +108,11 @@ impl ControlPlane {
             policy_digest: egress.setup.policy.digest(),
             policy_problem: gateway.policy_problem.as_deref().map(printable),
             audit_problem: gateway.is_audit_failing.then(|| AUDIT_FAILS.to_owned()),
+            resolver_problem: match egress.setup.resolvers.as_slice() {
+                [] => Some(resolvers::NONE.to_owned()),
+                _ if !gateway.is_resolver_silent => None,
+                asked => Some(silent(asked)),
+            },
         })
     }
 }
@@ -120,6 +128,14 @@ impl ControlPlane {
 const OFF: &str = "this workspace has no network";
 const AUDIT_FAILS: &str =
     "the egress audit cannot be written, so nothing new is allowed: make room on the host's disk";
+
+fn silent(asked: &[IpAddr]) -> String {
+    let asked: Vec<String> = asked.iter().map(IpAddr::to_string).collect();
+    format!(
+        "no resolver of the host answers ({}), so names are not known: see /etc/resolv.conf there; a change of it holds from the next start of the sandbox",
+        asked.join(", ")
+    )
+}
 
 fn refused(message: impl Into<String>) -> ApiError {
     ApiError::new(ErrorKind::Refused, message)

@@ -47,6 +47,8 @@ pub(crate) struct Gateway {
     pub(crate) policy_problem: Option<String>,
     /// It cannot write the audit, and refuses all that is new.
     pub(crate) is_audit_failing: bool,
+    /// None of the resolvers that it asks answers.
+    pub(crate) is_resolver_silent: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +88,9 @@ enum Event {
     Audit {
         state: String,
     },
+    Resolver {
+        state: String,
+    },
     #[serde(other)]
     Other,
 }
@@ -119,6 +124,7 @@ impl ControlPlane {
         egress.gateway.why = None;
         egress.gateway.policy_problem = None;
         egress.gateway.is_audit_failing = false;
+        egress.gateway.is_resolver_silent = false;
         egress.gateway.state = GatewayState::Starting;
         let mut command = podman::command(&self.context.search_path, spec.render_argv());
         inherit::hand_over_as_fd3(&mut command, theirs);
@@ -248,6 +254,7 @@ impl ControlPlane {
                 gateway.policy_problem = why.filter(|_| state != "loaded");
             }
             Event::Audit { state } => gateway.is_audit_failing = state != "well",
+            Event::Resolver { state } => gateway.is_resolver_silent = state != "well",
             Event::Ready {} | Event::Other => {}
         }
     }

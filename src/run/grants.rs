@@ -251,11 +251,8 @@ impl Judge<'_> {
             let why = "it must be one line of 1 to 4096 bytes".to_owned();
             return Err(GrantError::NotAPath(why));
         }
-        let path = match text.strip_prefix("~/") {
-            Some(rest) => self.dirs.home.join(rest),
-            None => self.workspace.join(text),
-        };
-        Ok(workspace::lexical(&path))
+        let path = workspace::expand_tilde(Path::new(text), &self.dirs.home);
+        Ok(workspace::lexical(&self.workspace.join(path)))
     }
 
     /// What a single file that is granted by its name is hidden for otherwise.

@@ -1,7 +1,9 @@
 //! One control plane a workspace: whoever holds the lock file.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags};
@@ -9,11 +11,13 @@ use rustix::fs::{FlockOperation, OFlags};
 use crate::api::client::Client;
 use crate::api::{ApiError, ErrorKind, State};
 use crate::error::Error;
-use crate::workspace::Names;
+use crate::workspace::{Names, SessionId, Workspace};
 
 /// How long the holder may take to leave, or to answer.
 const WAIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
+/// As the kernel has it, PATH_MAX.
+const MAX_PATH: u64 = 4096;
 
 /// The lock, held until this is dropped; the file itself stays, since taking
 /// it away would let two holders lock two files of the same name.
@@ -31,8 +35,9 @@ pub(crate) enum Acquired {
 }
 
 /// Takes the lock, or finds the one that has it. A holder that is on its way
-/// out is waited for.
-pub(crate) fn acquire(names: &Names) -> Result<Acquired, Error> {
+/// out is waited for. The file then tells whose it is, also when the control
+/// plane was killed.
+pub(crate) fn acquire(names: &Names, workspace: &str) -> Result<Acquired, Error> {
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or_default();
     let file = OpenOptions::new()
         .read(true)
@@ -46,7 +51,12 @@ pub(crate) fn acquire(names: &Names) -> Result<Acquired, Error> {
     let deadline = Instant::now() + WAIT;
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(Acquired::Lock(Lock { _file: file })),
+            Ok(()) => {
+                if let Err(error) = write(&file, workspace) {
+                    log::warn!("cannot write to {:?}: {error}", names.lock);
+                }
+                return Ok(Acquired::Lock(Lock { _file: file }));
+            }
             Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
             Err(error) => return Err(Error::io(format!("lock {:?}", names.lock), error)),
         }
@@ -75,6 +85,54 @@ pub(crate) fn acquire(names: &Names) -> Result<Acquired, Error> {
     }
 }
 
+fn write(file: &File, workspace: &str) -> std::io::Result<()> {
+    file.set_len(0)?;
+    file.write_all_at(workspace.as_bytes(), 0)
+}
+
+/// The workspace that the last holder of a lock file has written into it, if it
+/// is one with this session id.
+pub(crate) fn workspace_of(lock: &Path, sid: &SessionId) -> Option<PathBuf> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(lock)
+        .ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut path = String::new();
+    file.take(MAX_PATH).read_to_string(&mut path).ok()?;
+    let path = PathBuf::from(path);
+    (Workspace::sid_of_path(&path).as_ref() == Some(sid)).then_some(path)
+}
+
 fn client_name() -> String {
     format!("umwelt-run/{}", env!("CARGO_PKG_VERSION"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_tells_whose_it_is_and_nothing_that_is_not_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let sid = Workspace::sid_of_path(Path::new("/w/p")).unwrap();
+        assert_eq!(workspace_of(&path, &sid), None);
+        let file = File::create(&path).unwrap();
+        assert_eq!(workspace_of(&path, &sid), None);
+        for workspace in ["/w/longer", "/w/p"] {
+            write(&file, workspace).unwrap();
+        }
+        assert_eq!(workspace_of(&path, &sid), Some("/w/p".into()));
+        let other = Workspace::sid_of_path(Path::new("/w/q")).unwrap();
+        assert_eq!(workspace_of(&path, &other), None);
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert_eq!(workspace_of(&link, &sid), None);
+        assert_eq!(workspace_of(dir.path(), &sid), None);
+    }
 }

@@ -25,7 +25,7 @@ pub(crate) mod journal;
 mod layout;
 mod lifecycle;
 mod live;
-mod lock;
+pub(crate) mod lock;
 pub(crate) mod masks;
 mod network;
 mod notices;
@@ -183,7 +183,7 @@ fn serve(options: &Options) -> Result<(), Error> {
         sys::inherit::reserve_fd3().map_err(|error| Error::io("reserve descriptor 3", error))?;
     raise_descriptor_limit();
     let selected = Selected::new(options.workspace.as_deref())?;
-    let _lock: Lock = match lock::acquire(&selected.names)? {
+    let _lock: Lock = match lock::acquire(&selected.names, selected.workspace.as_str())? {
         Acquired::Lock(lock) => lock,
         Acquired::Attached => return already_running(options.launched, &selected.workspace),
     };

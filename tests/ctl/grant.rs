@@ -14,6 +14,10 @@ fn grants_and_revokes_reach_the_control_plane_as_they_were_meant() {
             json!({"path": "/srv/x", "mode": "ro", "persist": false, "file": false}),
         ),
         (
+            &["grant", "--ro"],
+            json!({"path": "/srv/x", "mode": "ro", "persist": false, "file": false}),
+        ),
+        (
             &["grant", "--rw", "--persist"],
             json!({"path": "/srv/x", "mode": "rw", "persist": true, "file": false}),
         ),
@@ -51,6 +55,26 @@ fn relative_path_starts_where_the_person_is() {
         asked["params"]["path"],
         home.path("home/data/x").to_str().unwrap()
     );
+}
+
+#[test]
+fn tilde_that_no_shell_has_expanded_is_the_home_directory() {
+    let home = Home::new();
+    let control_plane = home.control_plane();
+    for subcommand in ["grant", "revoke"] {
+        let ran = home.run(&[subcommand, &home.workspace, "~/data"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let asked = control_plane.requests(subcommand).pop().unwrap();
+        let wanted = home.path("home/data");
+        assert_eq!(asked["params"]["path"], wanted.to_str().unwrap());
+    }
+    let mut command = home.ctl(&["grant", &home.workspace, "./~/data"]);
+    command.current_dir(home.path("home"));
+    let ran = crate::home::finish(command.spawn().unwrap(), 20);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let asked = control_plane.requests("grant").pop().unwrap();
+    let wanted = home.path("home/~/data");
+    assert_eq!(asked["params"]["path"], wanted.to_str().unwrap());
 }
 
 #[test]
@@ -108,6 +132,10 @@ fn both_operands_are_needed_and_wrong_options_refused() {
         (
             &["grant", "--rw", "--file", workspace, "/a"],
             "exclude each other",
+        ),
+        (
+            &["grant", "--ro", "--rw", workspace, "/a"],
+            "--ro and --rw exclude each other",
         ),
         (
             &["revoke", "--rw", workspace, "/a"],

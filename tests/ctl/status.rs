@@ -1,12 +1,14 @@
 //! status and list.
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::control_plane;
-use crate::home::{Home, finish};
+use crate::home::{Home, eventually, finish, sid_of};
 
 const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -35,6 +37,15 @@ fn live_dead_and_left_ones_are_shown_together() {
     drop(UnixListener::bind(home.path("runtime/umwelt-00000000.sock")).unwrap());
     std::fs::write(home.path("runtime/umwelt-11111111.sock"), "a file").unwrap();
     drop(UnixListener::bind(home.path("runtime/other-22222222.sock")).unwrap());
+    // A lock file tells whose it was, where that can be so.
+    let killed = sid_of("/gone/q");
+    for (sid, workspace) in [(killed.as_str(), "/gone/q"), ("00000000", "/gone/r")] {
+        let socket = home.path(&format!("runtime/umwelt-{sid}.sock"));
+        std::fs::write(socket.with_extension("lock"), workspace).unwrap();
+        if !socket.exists() {
+            drop(UnixListener::bind(socket).unwrap());
+        }
+    }
     home.podman(&leftover("ffffffff", "/gone/p"));
     let ran = home.run(&["status"]);
     let mut rows: Vec<Vec<&str>> = ran
@@ -47,14 +58,67 @@ fn live_dead_and_left_ones_are_shown_together() {
         heading,
         ["SID", "STATE", "UPTIME", "CMDS", "CLIENTS", "WORKSPACE"]
     );
+    let live = vec![&home.sid, "ready", "1m", "1s", "2/34", "1", &home.workspace];
+    assert_eq!(rows.remove(0), live);
     let mut expected = vec![
         vec!["00000000", "dead", "-", "-", "-", "-"],
-        vec![&home.sid, "ready", "1m", "1s", "2/34", "1", &home.workspace],
+        vec![&killed, "dead", "-", "-", "-", "/gone/q"],
         vec!["ffffffff", "dead", "-", "-", "-", "/gone/p"],
     ];
     expected.sort();
     assert_eq!(rows, expected);
     assert_eq!(ran.code, Some(0));
+}
+
+#[test]
+fn running_ones_do_not_wait_for_podman() {
+    let home = Home::new();
+    let _control_plane = home.control_plane();
+    let containers = home.path("containers");
+    std::fs::remove_file(&containers).unwrap();
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &containers, kind, mode, 0).unwrap();
+    let mut ctl = home.ctl(&["status"]).spawn().unwrap();
+    let mut lines = BufReader::new(ctl.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().starts_with("SID "));
+    assert!(lines.next().unwrap().unwrap().starts_with(&home.sid));
+    // podman hangs for as long as nobody writes what it should print.
+    let answer = leftover("ffffffff", "/gone/p");
+    eventually("podman is asked", || {
+        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let mut options = std::fs::OpenOptions::new();
+        let fifo = options.write(true).custom_flags(flags).open(&containers);
+        fifo.is_ok_and(|mut fifo| fifo.write_all(answer.as_bytes()).is_ok())
+    });
+    assert!(lines.next().unwrap().unwrap().starts_with("ffffffff  dead"));
+    assert!(lines.next().is_none());
+    assert!(ctl.wait().unwrap().success());
+}
+
+#[test]
+fn problems_of_the_network_are_told() {
+    let home = Home::new();
+    let (workspace, sid) = (home.workspace.clone(), home.sid.clone());
+    let _control_plane = home.control_plane_with(move |connection, request| {
+        if request["method"] != "status" {
+            return false;
+        }
+        let mut status = control_plane::status(&workspace, &sid);
+        status["egress"] = json!({"gateway": "ready", "gateway_restarts": 0, "policy_digest": "d",
+            "audit_problem": "no room\x1b", "resolver_problem": "nobody answers"});
+        connection.result(request["id"].as_u64().unwrap(), status);
+        true
+    });
+    let ran = home.run(&["status"]);
+    assert!(ran.text().contains(" ready "), "{ran:?}");
+    let wanted = |problem: &str| format!("the network of {}: {problem}\n", home.sid);
+    assert!(ran.stderr.contains(&wanted("no room\\x1b")), "{ran:?}");
+    assert!(ran.stderr.contains(&wanted("nobody answers")), "{ran:?}");
+    let ran = home.run(&["status", "--json"]);
+    let rows: Value = serde_json::from_str(ran.text()).unwrap();
+    assert_eq!(rows[0]["egress"]["resolver_problem"], "nobody answers");
+    assert_eq!(ran.stderr, "");
 }
 
 #[test]

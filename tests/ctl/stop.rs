@@ -84,7 +84,9 @@ fn control_plane_process() {
                 }
                 ("stuck", "shutdown") => true,
                 ("crash", "shutdown") => std::process::exit(1),
-                (_, "shutdown") => {
+                // Asked for a sign of life, it gives one, and then comes to its end.
+                ("slow", "shutdown") => true,
+                ("slow", "ping") | (_, "shutdown") => {
                     connection.result(id, json!({}));
                     std::thread::sleep(Duration::from_millis(200));
                     std::fs::write(&containers, "[]").unwrap();
@@ -238,6 +240,17 @@ fn a_silent_one_is_not_waited_for_without_end() {
     assert!(ran.stderr.contains("does not answer"), "{ran:?}");
     assert!(ran.stderr.contains("stop --hard /"), "{ran:?}");
     assert!(!process.has_ended());
+}
+
+#[test]
+fn one_that_takes_its_time_is_waited_for_with_a_note() {
+    let home = Home::new();
+    let mut process = Process::start(&home, "slow", "umwelt-run");
+    let ran = home.run(&["stop", &home.workspace]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.text().starts_with("stopped the sandbox"), "{ran:?}");
+    assert!(ran.stderr.contains("still stopping; waiting"), "{ran:?}");
+    assert!(process.has_ended());
 }
 
 #[test]

@@ -129,6 +129,8 @@ fn without_a_terminal_only_yes_accepts() {
     let ran = home.run(&["trust", &home.workspace]);
     assert_eq!(ran.code, Some(1));
     assert!(ran.stderr.contains("not a terminal"), "{ran:?}");
+    let way_out = format!("with: umwelt-ctl trust --yes {}\n", home.workspace);
+    assert!(ran.stderr.ends_with(&way_out), "{ran:?}");
     assert_eq!((ran.text(), accepted(&home)), ("", None));
     let ran = trust(&home, "--diff");
     assert_eq!(ran.code, Some(1));
@@ -232,9 +234,9 @@ fn what_a_file_cannot_be_is_named_and_not_accepted() {
         assert_eq!(accepted(&home), None);
     };
     write(&home, &TEXT.replace("rw", "all"));
-    refused("line 4: mode: unknown variant");
+    refused("line 4: grants.mode: \"");
     write(&home, &format!("{TEXT}mode = \"ro\"\n"));
-    refused("line 5: duplicate key");
+    refused("line 5: mode stands there twice");
     write(&home, &TEXT[..30]);
     refused("line 3");
     std::fs::write(&path, vec![b'\n'; 50 << 20]).unwrap();

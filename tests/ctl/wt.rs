@@ -127,6 +127,22 @@ fn a_worktree_is_made_listed_and_removed() {
 }
 
 #[test]
+fn a_repository_without_a_commit_says_so_and_stays_as_it_is() {
+    let place = Place::new();
+    place.git(&["checkout", "--quiet", "--orphan", "empty"]);
+    let repo = place.repo.to_str().unwrap();
+    let ran = place.wt(&["add", repo]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let wanted = format!("{repo:?} has no commit yet on its branch \"empty\"\n");
+    assert!(ran.stderr.contains(&wanted), "{ran:?}");
+    assert!(ran.stderr.contains("hint: make one first"), "{ran:?}");
+    assert!(!exists(&place.home.path("repo.worktrees")));
+    assert_eq!(place.git(&["branch", "--list", "w1"]), "");
+    // A branch with a commit will do.
+    place.add(&["topic", "--branch", "main"]);
+}
+
+#[test]
 fn what_is_not_saved_is_not_removed_without_force() {
     let place = Place::new();
     let path = place.add(&[]);
@@ -623,8 +639,12 @@ fn repository_is_shared_after_a_yes_only() {
     let path = path.to_str().unwrap();
     let ran = place.home.run(&["wt", "accept", path]);
     assert_eq!((ran.code, record(&place)), (Some(1), 0), "{ran:?}");
+    assert_eq!(ran.text(), "");
+    let way_out = format!("without a question with: umwelt-ctl wt accept --yes {path}\n");
+    assert!(ran.stderr.ends_with(&way_out), "{ran:?}");
     let ran = place.home.run(&["wt", "accept", "--yes", path]);
     assert_eq!((ran.code, record(&place)), (Some(0), 1), "{ran:?}");
+    assert!(ran.text().ends_with("refs to it.\naccepted\n"), "{ran:?}");
     let ran = place.home.run(&["wt", "rm", path]);
     assert_eq!((ran.code, record(&place)), (Some(0), 0), "{ran:?}");
 }

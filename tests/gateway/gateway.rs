@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use serde_json::{Value, json};
 
 use crate::authority::Pki;
@@ -122,6 +124,12 @@ impl Setup {
 }
 
 fn read_line(stdout: &mut BufReader<ChildStdout>) -> Value {
+    if stdout.buffer().is_empty() {
+        let mut fds = [PollFd::new(stdout.get_ref(), PollFlags::IN)];
+        let patience = Timespec::try_from(PATIENCE).unwrap();
+        let ready = retry_on_intr(|| poll(&mut fds, Some(&patience)));
+        assert_eq!(ready, Ok(1), "the gateway has said nothing");
+    }
     let mut line = String::new();
     stdout.read_line(&mut line).unwrap();
     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))

@@ -74,7 +74,14 @@ struct Resolver {
 
 impl Resolver {
     fn start(answers: impl Fn(&str) -> Option<Vec<IpAddr>> + Send + Sync + 'static) -> Resolver {
-        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        Resolver::start_at("127.0.0.1:0".parse().unwrap(), answers)
+    }
+
+    fn start_at(
+        address: SocketAddr,
+        answers: impl Fn(&str) -> Option<Vec<IpAddr>> + Send + Sync + 'static,
+    ) -> Resolver {
+        let tcp = TcpListener::bind(address).unwrap();
         let address = tcp.local_addr().unwrap();
         let udp = UdpSocket::bind(address).unwrap();
         let answers = std::sync::Arc::new(answers);
@@ -265,8 +272,15 @@ fn a_resolver_that_is_gone_is_said_so_at_once() {
         .local_addr()
         .unwrap();
     setup.more = vec!["--resolver".to_owned(), nobody.to_string()];
-    let gateway = setup.start(&policy(&[rule("named.example.com", false)], &[]));
+    let rules = [
+        rule("named.example.com", false),
+        rule("other.example.com", false),
+    ];
+    let mut gateway = setup.start(&policy(&rules, &[]));
     assert_eq!(shown(&ask(&gateway, "named.example.com", A)).0, 2);
+    let state = |told: Value| (told["event"].clone(), told["state"].clone());
+    let is = |word: &str| (Value::from("resolver"), Value::from(word));
+    assert_eq!(state(gateway.told()), is("silent"));
     let answer = crate::client::get(&gateway, "named.example.com", 443, "/");
     assert_eq!(answer.status, 502);
     assert!(
@@ -274,6 +288,10 @@ fn a_resolver_that_is_gone_is_said_so_at_once() {
         "{}",
         answer.text()
     );
+    // An answer is a sign of life, also that there is no such name.
+    let _back = Resolver::start_at(nobody, |_| None);
+    assert_eq!(shown(&ask(&gateway, "other.example.com", A)).0, 3);
+    assert_eq!(state(gateway.told()), is("well"));
 }
 
 #[test]

@@ -41,7 +41,14 @@ fn every_client_gets_the_absolute_command() {
         ended.stderr.contains("valid are: opencode, claude"),
         "{ended:?}"
     );
-    assert_eq!(stage.run(&["client"]).code, Some(2));
+    let ended = stage.run(&["client"]);
+    assert_eq!(ended.code, Some(2));
+    assert!(
+        ended
+            .stderr
+            .contains("needs one of opencode, claude, codex, goose, vscode, generic"),
+        "{ended:?}"
+    );
 }
 
 #[test]
@@ -78,6 +85,8 @@ fn settings_are_merged_with_a_copy_of_what_was_there() {
     stage.set_mode("home/settings.json", 0o640);
     let said = stage.done(&["client", "opencode", "--merge", &file(&stage), "--yes"]);
     assert!(said.contains("+    \"umwelt_grant\": \"ask\""), "{said}");
+    let (_, left) = said.split_once("\nwhat is left to do:\n").unwrap();
+    assert!(left.contains("  Choose the agent \"umwelt\""), "{said}");
     let after = stage.read("home/settings.json");
     for line in OPENCODE.lines().filter(|line| line.contains("//")) {
         let comment = line.split("//").last().unwrap();
@@ -93,7 +102,7 @@ fn settings_are_merged_with_a_copy_of_what_was_there() {
     }
     // Once more changes nothing, and keeps no further copy.
     let said = stage.done(&["client", "opencode", "--merge", &file(&stage), "--yes"]);
-    assert!(said.ends_with("is so already\n"), "{said}");
+    assert!(said.contains("is so already\n"), "{said}");
     assert!(!stage.path("home/settings.json.before-umwelt-2").exists());
     let without: String = strip_comments(&after);
     let value: serde_json::Value = serde_json::from_str(&without).unwrap();
@@ -198,6 +207,34 @@ fn a_new_file_is_made_with_its_directory() {
     );
 }
 
+/// In quotes, and after `--merge=`, no shell expands a tilde.
+#[test]
+fn a_tilde_is_the_home_and_never_a_directory() {
+    let stage = Stage::new();
+    stage.make_dir("home/project");
+    let merge = |word: &str| {
+        let mut command = stage.install_command(&["client", "codex", word, "--yes"]);
+        command.current_dir(stage.path("home/project"));
+        Ended::from(command.output().unwrap())
+    };
+    let ended = merge("--merge=~/.codex/config.toml");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(stage.path("home/.codex/config.toml").exists());
+    assert_eq!(merge("--merge=~other/config.toml").code, Some(2));
+    assert!(!stage.path("home/project/~").exists());
+    assert!(!stage.path("home/project/~other").exists());
+    assert_eq!(merge("--merge=./~other.toml").code, Some(0));
+    assert!(stage.path("home/project/~other.toml").exists());
+    let ended = stage.run(&[
+        "install",
+        "--no-image",
+        "--no-egress",
+        "--prefix-bin=~/mine",
+    ]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(stage.path("home/mine/umwelt-ctl").is_symlink());
+}
+
 #[test]
 fn a_linked_file_is_edited_where_it_is() {
     let stage = Stage::new();
@@ -248,7 +285,8 @@ fn odd_files_are_edited_with_their_oddities() {
         if text.contains('\r') {
             assert_eq!(after.matches('\n').count(), after.matches("\r\n").count());
         }
-        let copy = said.trim_end().rsplit(' ').next().unwrap();
+        let (_, copy) = said.split_once("; as it was: ").unwrap();
+        let copy = copy.lines().next().unwrap();
         assert_eq!(std::fs::read_to_string(copy).unwrap(), text);
         let said = stage.done(&["client", client, "--merge", &file(&stage), "--yes"]);
         assert!(said.contains("is so already"), "{said}");

@@ -9,6 +9,7 @@
 )]
 
 mod client;
+mod completions;
 mod doctor;
 mod hosts;
 mod image;

@@ -85,6 +85,87 @@ fn what_the_user_wrote_is_kept_and_named_until_it_is_purged() {
 }
 
 #[test]
+fn what_is_kept_is_counted_by_kind_and_folder() {
+    let stage = Stage::with_image();
+    stage.done(&["install"]);
+    let share = "home/.local/share/umwelt";
+    stage.make_dir("home/.local/state/umwelt/trust");
+    for sid in ["0123abcd", "4567abcd", "89ababcd"] {
+        stage.write(&format!("{share}/journal-umwelt-{sid}.jsonl"), "{}\n");
+        stage.make_dir(&format!("{share}/egress/audit-umwelt-{sid}"));
+        stage.write(
+            &format!("{share}/egress/audit-umwelt-{sid}/audit.jsonl"),
+            "{}\n",
+        );
+        stage.write(
+            &format!("home/.local/state/umwelt/trust/{sid}.json"),
+            "{}\n",
+        );
+    }
+    let said = stage.done(&["remove"]);
+    for (what, folder) in [
+        ("3 journals", share),
+        ("3 files of audits", "home/.local/share/umwelt/egress"),
+        ("3 records of trust", "home/.local/state/umwelt/trust"),
+    ] {
+        let line = format!("kept      {what} in {}\n", stage.path(folder).display());
+        assert!(said.contains(&line), "{line} in {said}");
+    }
+    let kept = said.lines().filter(|line| line.starts_with("kept "));
+    assert_eq!(kept.count(), 3, "{said}");
+}
+
+#[test]
+fn settings_of_clients_that_name_umwelt_are_named_and_stay() {
+    let stage = Stage::with_image();
+    stage.done(&["install"]);
+    for name in [
+        "home/.claude",
+        "home/.codex",
+        "home/project",
+        "home/dotfiles",
+    ] {
+        stage.make_dir(name);
+    }
+    stage.write("home/.claude/settings.json", "{}\n");
+    stage.write("home/dotfiles/codex", "# mine\n");
+    let link = stage.path("home/.codex/config.toml");
+    std::os::unix::fs::symlink("../dotfiles/codex", &link).unwrap();
+    // These two are others'.
+    stage.write("home/.claude.json", "{\"projects\": \"/home/u/umwelt\"}\n");
+    stage.write("home/dotfiles/codex.before-umwelt-mine", "");
+    for (client, file) in [
+        ("claude", "home/.claude/settings.json"),
+        ("claude", "home/project/.mcp.json"),
+        ("codex", "home/.codex/config.toml"),
+    ] {
+        let file = stage.path(file);
+        stage.done(&["client", client, "--merge", file.to_str().unwrap(), "--yes"]);
+    }
+    let names = [
+        ("client", "home/.claude/settings.json"),
+        ("client", "home/project/.mcp.json"),
+        ("client", "home/dotfiles/codex"),
+        ("copy", "home/.claude/settings.json.before-umwelt-1"),
+        ("copy", "home/dotfiles/codex.before-umwelt-1"),
+    ];
+    let before = names.map(|(_, name)| stage.read(name));
+    let said = stage.done(&["remove"]);
+    for (step, name) in names {
+        let path = format!(": {}\n", stage.path(name).display());
+        let mut lines = said.split_inclusive('\n');
+        assert!(
+            lines.any(|line| line.starts_with(step) && line.ends_with(&path)),
+            "{name}: {said}"
+        );
+    }
+    let told = |step: &str| said.lines().filter(|line| line.starts_with(step)).count();
+    assert_eq!((told("client "), told("copy ")), (3, 2), "{said}");
+    assert!(said.contains("to remove these copies: rm "), "{said}");
+    assert_eq!(names.map(|(_, name)| stage.read(name)), before);
+}
+
+#[test]
 fn a_link_and_an_image_of_another_stay() {
     let stage = Stage::with_image();
     stage.done(&["install"]);
@@ -120,7 +201,10 @@ fn nothing_is_removed_while_sandboxes_run() {
     let ps = format!(r#"[{{"Id":"{id}","Names":["umwelt-0123abcd"],"Labels":{labels}}}]"#);
     stage.write("home/podman/ps.json", ps);
     let ended = stage.run(&["remove"]);
-    ended.failed(&["sandboxes run: /home/u/p", "hint: ", "umwelt-ctl stop"]);
+    ended.failed(&[
+        "sandboxes run: /home/u/p\n",
+        "with: umwelt-ctl stop /home/u/p\n",
+    ]);
     assert_eq!(stage.listing("home/.local"), before);
 
     // One that has no container yet has a socket.
@@ -137,6 +221,35 @@ fn nothing_is_removed_while_sandboxes_run() {
     assert_eq!(stage.listing("home/.local"), before);
     drop(listener);
     assert_eq!(run(&stage).code, Some(0));
+}
+
+/// It has two containers, and a socket.
+#[test]
+fn a_sandbox_that_runs_is_named_once() {
+    let stage = Stage::with_image();
+    let socket = stage.path("run/umwelt-0123abcd.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    stage.own(&socket);
+    let entry = |id: &str, name: &str, more: &str| {
+        let id = id.repeat(32);
+        let labels = format!(r#""umwelt.prefix":"umwelt","umwelt.sid":"0123abcd"{more}"#);
+        format!(r#"{{"Id":"{id}","Names":["{name}"],"Labels":{{{labels}}}}}"#)
+    };
+    let workspace = r#","umwelt.workspace":"/home/u/p q""#;
+    let sandbox = entry("01", "umwelt-0123abcd", workspace);
+    let gateway = entry("02", "umwelt-egress-gw-0123abcd", "");
+    for ps in [
+        format!("[{sandbox},{gateway}]"),
+        format!("[{gateway},{sandbox}]"),
+    ] {
+        stage.write("home/podman/ps.json", ps);
+        let mut command = stage.install_command(&["remove"]);
+        command.env("XDG_RUNTIME_DIR", stage.path("run"));
+        crate::stage::Ended::from(command.output().unwrap()).failed(&[
+            "sandboxes run: /home/u/p q\n",
+            "with: umwelt-ctl stop '/home/u/p q'\n",
+        ]);
+    }
 }
 
 #[test]

@@ -305,6 +305,41 @@ fn a_rotated_authority_is_another_one_with_its_bundle() {
 }
 
 #[test]
+fn help_is_a_subcommand_too() {
+    let stage = Stage::new();
+    let all = stage.done(&["help"]);
+    assert_eq!(all, stage.done(&["--help"]));
+    assert!(all.contains("\n  help "), "{all}");
+    assert_eq!(
+        stage.done(&["help", "remove"]),
+        stage.done(&["remove", "--help"])
+    );
+    for words in [
+        &["help", "emacs"][..],
+        &["help", "--x"],
+        &["help", "status", "image"],
+        &["emacs"],
+    ] {
+        let ended = stage.run(words);
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(!ended.stderr.is_empty());
+    }
+}
+
+/// It is not umwelt's to make.
+#[test]
+fn an_image_of_the_users_own_that_is_missing_is_told_so() {
+    let stage = Stage::with_image();
+    stage.done(&["install"]);
+    stage.write("home/.config/umwelt/umwelt.toml", "image = \"mine\"\n");
+    let ended = stage.run(&["status"]);
+    assert_eq!(ended.code, Some(1));
+    let line = ended.stdout.lines().find(|line| line.starts_with("image"));
+    assert!(line.unwrap().contains("yours to make"), "{ended:?}");
+    assert!(!line.unwrap().contains("->"), "{ended:?}");
+}
+
+#[test]
 fn status_is_there_for_programs_too() {
     let stage = Stage::with_image();
     let ended = stage.run(&["status", "--json"]);

@@ -125,7 +125,8 @@ fn egress() -> Value {
         ],
         "hosts": [{"name": "b.example.org", "address": "192.0.2.1", "origin": "workspace"}],
         "status": {"gateway": "ready", "gateway_restarts": 0, "rules_digest": "d",
-            "policy_digest": "d", "policy_problem": "p", "audit_problem": "a"},
+            "policy_digest": "d", "policy_problem": "p", "audit_problem": "a",
+            "resolver_problem": "r"},
     })
 }
 

@@ -21,6 +21,11 @@ fn handshake_and_tools_are_answered_without_any_sandbox() {
     let workspace = home.workspace();
     let instructions = result["instructions"].as_str().unwrap();
     assert!(instructions.contains(workspace.to_str().unwrap()));
+    for tool in ["shell", "list", "grant", "egress"] {
+        let named = format!("the {tool} tool");
+        let is_named = instructions.to_lowercase().contains(&named);
+        assert!(is_named, "{named}: {instructions}");
+    }
     mcp.request(0, "tools/list", &json!({"cursor": "x"}));
     let answer = mcp.answer(0);
     let names: Vec<_> = answer["result"]["tools"]

@@ -41,6 +41,10 @@ fn grant_that_is_persisted_later_stays_where_it_is() {
     let (sandbox, mut client, dir) = start(place);
     let a = dir.join("a");
     granted(&mut client, &a, "rw");
+    let reply = granted(&mut client, &a, "rw");
+    assert_eq!(reply["applied"], "unchanged", "{reply}");
+    let notices = reply["notices"].to_string();
+    assert!(notices.contains("\"already granted\""), "{reply}");
     let reply = client
         .call("grant", json!({"path": a, "mode": "rw", "persist": true}))
         .unwrap();

@@ -139,7 +139,11 @@ fn bad_configuration_is_told_with_file_line_and_key() {
     let shown = path.to_str().unwrap();
     let cases = [
         ("image = 'x'\nimagee = 'x'\n", "line 2", "imagee"),
-        ("\n[resources]\ncpus = 'two'\n", "line 3", "invalid type"),
+        (
+            "\n[resources]\ncpus = 'two'\n",
+            "line 3",
+            "resources.cpus: must be a number, not 'two'",
+        ),
         ("[resources]\nmemory = '4q'\n", "line 2", "resources.memory"),
         ("[resources]\nnetwork = 'host'\n", "line 2", "network"),
         (

@@ -21,7 +21,7 @@ fn list(reply: &EgressReply) -> String {
     let mut out = format!("network  {}\n", printable(&reply.network));
     if let Some(status) = &reply.status {
         out.push_str(&format!("gateway  {}\n", printable(&status.gateway)));
-        if let Some(problem) = &status.policy_problem {
+        for problem in status.problems() {
             out.push_str(&format!("problem  {}\n", printable(problem)));
         }
     }

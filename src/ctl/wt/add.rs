@@ -39,10 +39,13 @@ pub(super) fn run(
     let path = dir.join(&name);
     let branch = branch.unwrap_or(name);
     check_branch(&shadow, &repository, &branch)?;
+    let start = start(&shadow, &repository, &branch)?;
     let above = prepare(site, &dir, &path)?;
-    let commit = start(&shadow, &repository, &branch)?;
+    if start.is_new {
+        make_branch(&shadow, &repository, &branch, &start.commit)?;
+    }
     let made = Made::create(&repository, &above, &path)?;
-    if let Err(error) = made.fill(&shadow, &branch, &commit) {
+    if let Err(error) = made.fill(&shadow, &branch, &start.commit) {
         made.remove();
         return Err(error.into());
     }
@@ -144,21 +147,59 @@ fn check_branch(
     }
 }
 
-/// The commit to check out. A branch that does not exist is made at what is
-/// checked out in the repository.
-fn start(shadow: &Shadow, repository: &Repository, branch: &str) -> Result<String, WorktreeError> {
+/// What is checked out at first.
+struct Start {
+    commit: String,
+    /// The branch has to be made.
+    is_new: bool,
+}
+
+/// A branch that does not exist is made at what is checked out in the
+/// repository.
+fn start(shadow: &Shadow, repository: &Repository, branch: &str) -> Result<Start, WorktreeError> {
     if let Some(commit) = commit_of(shadow, branch) {
-        return Ok(commit);
+        let is_new = false;
+        return Ok(Start { commit, is_new });
     }
     let refused = |reason| WorktreeError::NotARepository {
         path: repository.top.clone(),
         reason,
     };
-    let revision = Directory::open(&repository.git_dir)
-        .and_then(|dir| Head::load(&dir))
-        .map_err(refused)?
-        .revision();
-    let commit = shadow.call(args!["rev-parse", "--verify", &revision])?;
+    let git_dir = Directory::open(&repository.git_dir).map_err(refused)?;
+    let head = Head::load(&git_dir).map_err(refused)?;
+    let called = shadow.call(args!["rev-parse", "--verify", &head.revision()]);
+    match (called, head) {
+        (Ok(commit), _) => Ok(Start {
+            commit,
+            is_new: true,
+        }),
+        (Err(_), Head::Branch(branch)) if is_unborn(shadow, &branch) => {
+            Err(WorktreeError::NoCommit {
+                path: repository.top.clone(),
+                branch,
+            })
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// As after git init.
+fn is_unborn(shadow: &Shadow, branch: &str) -> bool {
+    let name = format!("refs/heads/{branch}");
+    let found = shadow.call(args!["for-each-ref", "--count=1", &name]);
+    found.is_ok_and(|found| found.is_empty())
+}
+
+fn make_branch(
+    shadow: &Shadow,
+    repository: &Repository,
+    branch: &str,
+    commit: &str,
+) -> Result<(), WorktreeError> {
+    let refused = |reason| WorktreeError::NotARepository {
+        path: repository.top.clone(),
+        reason,
+    };
     // As git would; a bare repository has none at first.
     let common = Directory::open(&repository.common).map_err(refused)?;
     match common.create_dir("logs") {
@@ -167,8 +208,7 @@ fn start(shadow: &Shadow, repository: &Repository, branch: &str) -> Result<Strin
         }
         _ => {}
     }
-    branch::create(shadow, &common, branch, &commit)?;
-    Ok(commit)
+    branch::create(shadow, &common, branch, commit)
 }
 
 /// The worktree and its administrative directory. The agent of the repository

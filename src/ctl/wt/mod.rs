@@ -21,6 +21,7 @@ use crate::ctl::args::{Args, Operands, Subcommand};
 use crate::ctl::place::Place;
 use crate::error::Error;
 use crate::text::shell_word;
+use crate::workspace;
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "wt",
@@ -65,21 +66,30 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         None => ("", &words[..]),
     };
     check_options(action, &args)?;
-    let site = || -> Result<Site, Error> {
+    let site = |given: &OsStr| -> Result<(Site, PathBuf), Error> {
         let place = Place::load()?;
         let worktrees = Config::load(&place.dirs)?.worktrees;
-        Ok(Site { place, worktrees })
+        let path = workspace::expand_tilde(Path::new(given), &place.dirs.home);
+        Ok((Site { place, worktrees }, path))
     };
     match (action, words) {
-        ("add", [repo]) => add::run(&site()?, Path::new(repo), None, args.branch),
-        ("add", [repo, name]) => {
-            let name = name.to_str().unwrap_or("\u{fffd}");
-            add::run(&site()?, Path::new(repo), Some(name), args.branch)
+        ("add", [repo, name @ ..]) if name.len() <= 1 => {
+            let name = name.first().map(|name| name.to_str().unwrap_or("\u{fffd}"));
+            let (site, repo) = site(repo)?;
+            add::run(&site, &repo, name, args.branch)
         }
-        ("rm", [path]) => rm::run(&site()?, Path::new(path), args.flags.contains(&"force")),
-        ("accept", [path]) => accept::run(&site()?, Path::new(path), args.flags.contains(&"yes")),
-        ("list", []) => list::run(&site()?, Path::new("."), args.json),
-        ("list", [repo]) => list::run(&site()?, Path::new(repo), args.json),
+        ("rm", [path]) => {
+            let (site, path) = site(path)?;
+            rm::run(&site, &path, args.flags.contains(&"force"))
+        }
+        ("accept", [path]) => {
+            let (site, path) = site(path)?;
+            accept::run(&site, &path, args.flags.contains(&"yes"))
+        }
+        ("list", repo) if repo.len() <= 1 => {
+            let (site, repo) = site(repo.first().copied().unwrap_or_else(|| OsStr::new(".")))?;
+            list::run(&site, &repo, args.json)
+        }
         _ => Err(Error::Usage(format!(
             "write one of: {NAME} wt add REPO [NAME], {NAME} wt rm PATH, {NAME} wt list [REPO], {NAME} wt accept PATH"
         ))),
@@ -136,6 +146,11 @@ pub(crate) enum WorktreeError {
         problem: String,
     },
     NoGit,
+    /// There is nothing to check out.
+    NoCommit {
+        path: PathBuf,
+        branch: String,
+    },
     /// Removing it would lose this.
     Unsaved {
         path: PathBuf,
@@ -176,6 +191,9 @@ impl WorktreeError {
             WorktreeError::NoGit => Some(
                 "install git; of PATH only ~/.local/bin, ~/bin and what root alone can write are searched".to_owned(),
             ),
+            WorktreeError::NoCommit { .. } => {
+                Some("make one first, or name a branch that has one with --branch".to_owned())
+            }
             WorktreeError::Unsaved { path, .. } => Some(format!(
                 "save it, or lose it with: {NAME} wt rm --force {}",
                 quoted(path)
@@ -227,6 +245,9 @@ impl fmt::Display for WorktreeError {
             }
             WorktreeError::Git { call, problem } => write!(f, "{call:?} failed: {problem}"),
             WorktreeError::NoGit => f.write_str("git was not found"),
+            WorktreeError::NoCommit { path, branch } => {
+                write!(f, "{path:?} has no commit yet on its branch {branch:?}")
+            }
             WorktreeError::Unsaved { path, what } => {
                 write!(f, "will not remove {path:?}: {what}")
             }

@@ -24,6 +24,8 @@ pub(crate) struct Lookup {
     attempt: usize,
     transport: Transport,
     pub(crate) deadline: Instant,
+    /// Some resolver has answered, be it that it failed.
+    pub(crate) is_heard: bool,
 }
 
 #[derive(Debug)]
@@ -64,6 +66,7 @@ impl Lookup {
             attempt: 0,
             transport: Transport::None,
             deadline: way.now,
+            is_heard: false,
         };
         let step = lookup.ask(way);
         (lookup, step)
@@ -149,6 +152,7 @@ impl Lookup {
     }
 
     fn conclude(&mut self, response: Response, way: Way<'_>) -> Step {
+        self.is_heard = true;
         match response {
             Response {
                 truncated: true, ..

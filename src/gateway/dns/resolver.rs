@@ -45,6 +45,8 @@ pub(crate) struct Resolver {
     cache: Cache,
     pending: HashMap<usize, Pending>,
     next_token: usize,
+    /// No resolver has answered the newest question that is over.
+    is_silent: bool,
 }
 
 impl Resolver {
@@ -60,11 +62,16 @@ impl Resolver {
             cache: Cache::default(),
             pending: HashMap::new(),
             next_token: FIRST_TOKEN,
+            is_silent: false,
         }
     }
 
     pub(crate) fn has_resolvers(&self) -> bool {
         !self.resolvers.is_empty()
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_silent
     }
 
     /// The answer, if it is there at once. Otherwise `on_event` or `expire`
@@ -97,7 +104,11 @@ impl Resolver {
         };
         let (lookup, step) = Lookup::start(name, kind, self.way(token, random, now));
         match step {
-            Step::Done(outcome) => Some(outcome),
+            // Nothing could be sent at all.
+            Step::Done(outcome) => {
+                self.is_silent = true;
+                Some(outcome)
+            }
             Step::Wait => {
                 let pending = Pending {
                     name: name.to_owned(),
@@ -161,6 +172,7 @@ impl Resolver {
                 None
             }
             Step::Done(outcome) => {
+                self.is_silent = !pending.lookup.is_heard;
                 self.cache.keep(&pending.name, pending.kind, &outcome, now);
                 Some(Answer {
                     waiters: pending.waiters,

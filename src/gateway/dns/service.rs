@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -140,6 +141,9 @@ impl Service {
             for answer in self.resolver.expire(self.now) {
                 self.deliver(Some(answer), workers);
             }
+            shared
+                .is_resolver_silent
+                .store(self.resolver.is_silent(), Ordering::Relaxed);
             let now = self.now;
             self.clients
                 .retain(|_, client| client.deadline > now && !client.ended);

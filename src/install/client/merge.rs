@@ -4,6 +4,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::known::COPY;
 use crate::cli;
 use crate::ctl::{diff, trust};
 use crate::error::Error;
@@ -17,6 +18,8 @@ const LIMIT: usize = 4 << 20;
 pub(super) struct Done {
     /// For the person who asked for it.
     pub(super) text: String,
+    /// Where it really is.
+    pub(super) file: PathBuf,
     /// What the file holds now.
     pub(super) after: Option<String>,
 }
@@ -35,6 +38,7 @@ pub(super) fn into_file(
     if new == old {
         return Ok(Done {
             text: format!("{shown} is so already\n"),
+            file,
             after: Some(new),
         });
     }
@@ -64,6 +68,7 @@ pub(super) fn into_file(
     });
     Ok(Done {
         text: format!("changed {shown}{copy}\n"),
+        file,
         after: Some(new),
     })
 }
@@ -116,7 +121,7 @@ fn keep_copy(file: &Path, text: &str) -> Result<PathBuf, InstallError> {
     let name = file.file_name().unwrap_or_default();
     let names = (1..1000).map(|number| {
         let mut name = name.to_owned();
-        name.push(format!(".before-umwelt-{number}"));
+        name.push(format!("{COPY}{number}"));
         file.with_file_name(name)
     });
     let copy = names

@@ -4,12 +4,12 @@
 mod codex;
 mod json_edit;
 mod jsonc;
+mod known;
 mod merge;
 mod settings;
 mod skill;
 
-use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::cli;
@@ -17,7 +17,9 @@ use crate::error::Error;
 use crate::install::args::{Args, Subcommand};
 use crate::install::layout::Layout;
 use crate::install::record::Record;
+use crate::install::setup::Held;
 use crate::install::{InstallError, NAME};
+pub(super) use known::left_behind;
 use settings::Client;
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
@@ -40,7 +42,7 @@ Options:
 ",
     flags: &["yes", "skill"],
     values: &["merge"],
-    operand: Some("one client"),
+    operand: Some("one of opencode, claude, codex, goose, vscode, generic"),
     run,
 };
 
@@ -56,30 +58,51 @@ fn run(args: Args) -> Result<ExitCode, Error> {
             false => Ok(cli::print(skill::TEXT)),
         };
     }
-    let command = command()?;
-    match args.value("merge") {
-        Some(file) => merge(client, &command, file, args.has("yes")),
+    let layout = Layout::load()?;
+    let file = args.path("merge", &layout.dirs.home)?;
+    match file {
+        Some(file) => merge(client, &layout, &file, args.has("yes")),
         None if args.has("yes") => Err(Error::Usage("--yes goes with --merge".to_owned())),
-        None => Ok(cli::print(&client.page(&command))),
+        None => Ok(cli::print(&client.page(&command(&layout)?))),
     }
 }
 
-fn merge(client: Client, command: &str, file: &OsString, yes: bool) -> Result<ExitCode, Error> {
-    let file = Path::new(file);
-    let edit = |text: &str| client.merge(command, file, text);
+fn merge(client: Client, layout: &Layout, file: &Path, yes: bool) -> Result<ExitCode, Error> {
+    let command = command(layout)?;
+    let edit = |text: &str| client.merge(&command, file, text);
     let done = merge::into_file(file, edit, yes)?;
+    if let Err(error) = remember(layout, done.file) {
+        log::warn!("umwelt-install remove will not know of it: {error}");
+    }
     cli::print(&done.text);
     if let Some(note) = done.after.as_deref().and_then(|text| client.note(text)) {
         cli::print(&format!("note: {note}\n"));
     }
-    Ok(ExitCode::SUCCESS)
+    let left = client.left(&command, Some(file));
+    let left: String = left.lines().map(|line| format!("  {line}\n")).collect();
+    Ok(cli::print(&format!("what is left to do:\n{left}")))
+}
+
+/// Whoever removes umwelt is told of the file, wherever it is.
+fn remember(layout: &Layout, file: PathBuf) -> Result<(), InstallError> {
+    match Record::load(&layout.record)? {
+        Some(record) if !record.merged.contains(&file) => {
+            let mut held = Held::take(layout.clone())?;
+            held.record.merged.push(file);
+            held.save()
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The absolute path of umwelt-mcp: clients expand nothing.
-fn command() -> Result<String, Error> {
-    let layout = Layout::load(None)?;
+fn command(layout: &Layout) -> Result<String, Error> {
     let record = Record::load(&layout.record)?;
-    let path = layout.with_recorded(record.as_ref()).bin.join("umwelt-mcp");
+    let path = layout
+        .clone()
+        .with_recorded(record.as_ref())
+        .bin
+        .join("umwelt-mcp");
     if !path.exists() {
         log::warn!("{path:?} does not exist yet; run: {NAME} install");
     }

@@ -48,54 +48,96 @@ impl Client {
 
     /// The settings, with where they belong and what to know about them.
     pub(super) fn page(self, command: &str) -> String {
+        let left = |mark| commented(mark, &self.left(command, None));
         match self {
             Client::Opencode => format!(
-                "// ~/.config/opencode/opencode.jsonc\n\
-                 // Choose the agent \"umwelt\" then: it has no tools but those of the sandbox. For a text that\n\
-                 // teaches it to live there, write that of --skill to ~/.config/opencode/umwelt.md, and add\n\
-                 // \"instructions\": [\"~/.config/opencode/umwelt.md\"].\n{}",
+                "// ~/.config/opencode/opencode.jsonc\n{}{}",
+                left("//"),
                 opencode(command)
             ),
             Client::Claude => format!(
-                "# In a shell, once:\n\
-                 claude mcp add --scope user umwelt -- {}\n\n\
-                 # ~/.claude/settings.json:\n{CLAUDE_SETTINGS}\n\
-                 # Claude Code keeps its own tools, which work on the host, unless it is started so:\n\
-                 claude --tools \"\"\n\
-                 # --append-system-prompt \"$(umwelt-install client claude --skill)\" teaches it to live there.\n",
-                crate::text::shell_word(command)
+                "# In a shell, once:\n{}\n\n# ~/.claude/settings.json:\n{CLAUDE_SETTINGS}\n{}",
+                claude_add(command),
+                left("#")
             ),
             Client::Codex => format!(
-                "# ~/.codex/config.toml\n\
-                 # Codex keeps its own shell, which works on the host, unless it is started so:\n\
-                 # codex --disable shell_tool --sandbox read-only\n\
-                 # The text of --skill, in ~/.codex/AGENTS.md, teaches it to live in the sandbox.\n{}",
+                "# ~/.codex/config.toml\n{}{}",
+                left("#"),
                 codex_settings(command)
             ),
             Client::Goose => format!(
-                "# ~/.config/goose/config.yaml; what is below \"extensions\" goes into that section:\n{}\n\
-                 # Without that mode goose asks for nothing. Then, with \"goose configure\", let it call\n\
-                 # shell and list always, and ask before grant, revoke and egress; and switch off the\n\
-                 # extension \"developer\", whose shell works on the host. The text of --skill, in\n\
-                 # ~/.config/goose/.goosehints, teaches it to live in the sandbox.\n",
-                goose(command)
+                "# ~/.config/goose/config.yaml; what is below \"extensions\" goes into that section:\n{}\n{}",
+                goose(command),
+                left("#")
             ),
             Client::Vscode => format!(
                 "// mcp.json of the user (\"MCP: Open User Configuration\"). Not .vscode/mcp.json: what runs in\n\
-                 // the sandbox can write that, and VS Code would run what stands in it.\n\
-                 // VS Code asks before a tool is called. Let it always call shell and list, and ask\n\
-                 // each time for grant, revoke and egress. The text of --skill, in\n\
-                 // .github/copilot-instructions.md, teaches it to live in the sandbox.\n{}",
+                 // the sandbox can write that, and VS Code would run what stands in it.\n{}{}",
+                left("//"),
                 vscode(command)
             ),
-            Client::Generic => format!(
-                "// As most clients have it. Start it in the project, or add \"--workspace\", \"DIR\" to\n\
-                 // args. Let shell and list be called without a question, and ask before grant,\n\
-                 // revoke and egress. The text of --skill teaches an agent to live in the sandbox: put it\n\
-                 // where the client takes instructions from.\n{}",
-                mcp_servers(command)
-            ),
+            Client::Generic => {
+                format!(
+                    "// As most clients have it.\n{}{}",
+                    left("//"),
+                    mcp_servers(command)
+                )
+            }
         }
+    }
+
+    /// What the settings do not do by themselves, in lines; those of a client
+    /// with two files also name the other one, where one of them was merged.
+    pub(super) fn left(self, command: &str, merged: Option<&Path>) -> String {
+        let own = match self {
+            Client::Opencode => {
+                "Choose the agent \"umwelt\": it has no tools but those of the sandbox. The others keep\n\
+                 opencode's own bash, which works on the host.\n\
+                 For a text that teaches it to live there, write that of --skill to\n\
+                 ~/.config/opencode/umwelt.md, and add \"instructions\": [\"~/.config/opencode/umwelt.md\"].\n"
+            }
+            Client::Claude => {
+                "Claude Code keeps its own tools, Bash too, which work on the host, unless it is started so:\n  \
+                 claude --tools \"\"\n\
+                 --append-system-prompt \"$(umwelt-install client claude --skill)\" teaches it to live there.\n"
+            }
+            Client::Codex => {
+                "Codex keeps its own shell, which works on the host, unless it is started so:\n  \
+                 codex --disable shell_tool --sandbox read-only\n\
+                 The text of --skill, in ~/.codex/AGENTS.md, teaches it to live in the sandbox.\n"
+            }
+            Client::Goose => {
+                "Without that mode goose asks for nothing. Then, with \"goose configure\", let it call\n\
+                 shell and list always, and ask before grant, revoke and egress; and switch off the\n\
+                 extension \"developer\", whose shell works on the host. The text of --skill, in\n\
+                 ~/.config/goose/.goosehints, teaches it to live in the sandbox.\n"
+            }
+            Client::Vscode => {
+                "VS Code asks before a tool is called. Let it always call shell and list, and ask\n\
+                 each time for grant, revoke and egress. Its own terminal tool works on the host: switch\n\
+                 it off where tools are chosen. The text of --skill, in\n\
+                 .github/copilot-instructions.md, teaches it to live in the sandbox.\n"
+            }
+            Client::Generic => {
+                "Start it in the project, or add \"--workspace\", \"DIR\" to args. Let shell and list be\n\
+                 called without a question, and ask before grant, revoke and egress. A shell of the\n\
+                 client's own works on the host: switch it off. The text of --skill teaches an agent to\n\
+                 live in the sandbox: put it where the client takes instructions from.\n"
+            }
+        };
+        let other = match merged {
+            Some(file) if self == Client::Claude && is_claude_settings(file) => format!(
+                "That is the half about permissions. Name the server in a shell, once:\n  {}\n",
+                claude_add(command)
+            ),
+            Some(_) if self == Client::Claude => {
+                "That is the half about the server. Say what it may do without a question with:\n  \
+                 umwelt-install client claude --merge ~/.claude/settings.json\n"
+                    .to_owned()
+            }
+            _ => String::new(),
+        };
+        other + own
     }
 
     /// The text of the client's file with the settings in it.
@@ -137,6 +179,14 @@ impl Client {
             ))
         })
     }
+}
+
+/// Each line as a comment.
+fn commented(mark: &str, lines: &str) -> String {
+    lines
+        .lines()
+        .map(|line| format!("{mark} {line}\n"))
+        .collect()
 }
 
 /// Of the keys that match a tool, the last one counts.
@@ -199,6 +249,11 @@ fn opencode(command: &str) -> String {
 }
 "#;
     TEXT.replace("COMMAND", &quoted(command))
+}
+
+fn claude_add(command: &str) -> String {
+    let command = crate::text::shell_word(command);
+    format!("claude mcp add --scope user umwelt -- {command}")
 }
 
 const CLAUDE_SETTINGS: &str = r#"{
@@ -292,6 +347,46 @@ mod tests {
                 assert!(page.contains(tool), "{client:?} {tool}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_left_to_do_is_the_same_after_a_merge_as_on_the_page() {
+        for (client, file, words) in [
+            (Client::Opencode, "o.jsonc", "Choose the agent \"umwelt\""),
+            (
+                Client::Claude,
+                "/h/.claude/settings.json",
+                "claude --tools \"\"",
+            ),
+            (Client::Claude, "/p/.mcp.json", "claude --tools \"\""),
+            (
+                Client::Codex,
+                "config.toml",
+                "codex --disable shell_tool --sandbox read-only",
+            ),
+            (Client::Vscode, "mcp.json", "ask\neach time for grant"),
+            (Client::Generic, "x.json", "ask before grant"),
+        ] {
+            let left = client.left("/x", Some(Path::new(file)));
+            assert!(left.contains(words), "{client:?}: {left}");
+            assert!(left.contains("works on the host") || left.contains("work on the host"));
+            let page = client.page("/x");
+            let last = left.lines().last().unwrap();
+            assert!(page.contains(last), "{client:?}: {page}");
+        }
+    }
+
+    /// Its settings are in two files.
+    #[test]
+    fn after_one_half_for_claude_the_other_one_is_named() {
+        let left = |file: &str| Client::Claude.left("/a b", Some(Path::new(file)));
+        let server = "claude mcp add --scope user umwelt -- '/a b'";
+        let permissions = "client claude --merge ~/.claude/settings.json";
+        let settings = left("/h/.claude/settings.json");
+        assert!(settings.contains(server) && !settings.contains(permissions));
+        let mcp = left("/p/.mcp.json");
+        assert!(mcp.contains(permissions) && !mcp.contains(server));
+        assert!(Client::Claude.page("/a b").contains(server));
     }
 
     #[test]

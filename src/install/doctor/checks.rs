@@ -4,7 +4,8 @@ use super::facts::{Facts, Mapping};
 use super::finding::Finding;
 use super::holes::{self, By, numbers};
 use super::packages::Package;
-use crate::install::image::Standing;
+use crate::install::image::{self, Standing};
+use crate::podman::PodmanError;
 use crate::podman::delegation::DelegationError;
 
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
@@ -15,7 +16,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
         delegated(facts),
         subids(facts),
         seccomp(facts),
-        image(facts),
+        of_image(facts),
         nft(facts),
     ]);
     findings.extend(disks(facts));
@@ -237,13 +238,17 @@ fn seccomp(facts: &Facts) -> Finding {
     }
 }
 
-fn image(facts: &Facts) -> Finding {
+fn of_image(facts: &Facts) -> Finding {
     const CHECK: &str = "image";
     const BUILD: &str = "umwelt-install image";
     match &facts.image {
         Err(why) => Finding::fail(CHECK, why),
         Ok((name, Standing::Missing)) => {
-            Finding::fail(CHECK, format!("{name} does not exist")).run(BUILD)
+            let finding = Finding::fail(CHECK, format!("{name} does not exist"));
+            match image::is_ours(name) {
+                true => finding.run(BUILD),
+                false => finding.hint(PodmanError::foreign_image_hint(name)),
+            }
         }
         Ok((name, Standing::Old)) => {
             Finding::warn(CHECK, format!("{name} is older than its recipe")).run(BUILD)

@@ -61,7 +61,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         return Err(Error::Usage(message.to_owned()));
     }
     interrupt::catch().map_err(|error| Error::io("catch signals", error))?;
-    let layout = Layout::load(None)?;
+    let layout = Layout::load()?;
     let facts = facts::gather(&layout);
     let mut findings = checks::all(&facts);
     if !args.has("quick") && !args.has("fix-commands") {

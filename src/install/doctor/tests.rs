@@ -96,7 +96,7 @@ fn info(change: impl Fn(&mut Info)) -> Result<Info, String> {
 fn every_check_fires_when_what_it_checks_is_broken() {
     use Verdict::{Fail, Warn};
     type Break = fn(&mut Facts);
-    let cases: [(&str, Verdict, Break, &str); 29] = [
+    let cases: [(&str, Verdict, Break, &str); 30] = [
         ("user", Fail, |f| f.uid = 0, "as the user"),
         ("places", Fail, |f| f.places = Err(problem()), "do it"),
         ("podman", Fail, |f| f.podman = None, "install podman"),
@@ -203,8 +203,14 @@ fn every_check_fires_when_what_it_checks_is_broken() {
         (
             "image",
             Fail,
-            |f| f.image = Ok(("i".into(), Standing::Missing)),
+            |f| f.image = Ok(("umwelt:latest".into(), Standing::Missing)),
             "umwelt-install image",
+        ),
+        (
+            "image",
+            Fail,
+            |f| f.image = Ok(("i".into(), Standing::Missing)),
+            "podman pull i; ",
         ),
         (
             "image",
