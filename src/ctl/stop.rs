@@ -1,13 +1,10 @@
 //! `umwelt-ctl stop`: ends a sandbox; with `--hard` also one whose control
 //! plane is dead or hangs. What does not carry our labels is never touched.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, OFlags};
-use rustix::io::Errno;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -20,6 +17,7 @@ use crate::ctl::peer::{self, Peer, Presence};
 use crate::ctl::place::{Place, Target};
 use crate::ctl::{CLIENT, CtlError, NAME};
 use crate::error::Error;
+use crate::sys::lock;
 use crate::text;
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
@@ -269,28 +267,10 @@ impl Stop<'_> {
     fn lock(&self) -> Result<File, Error> {
         let path = &self.target.names.lock;
         let failed = |error| Error::io(format!("lock {path:?}"), error);
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-            .open(path)
-            .map_err(failed)?;
-        let deadline = Instant::now() + LOCK_WAIT;
-        loop {
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(file),
-                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(PAUSE),
-                Err(Errno::WOULDBLOCK) => {
-                    return Err(CtlError::Held {
-                        what: self.target.shown.clone(),
-                    }
-                    .into());
-                }
-                Err(error) => return Err(failed(error.into())),
-            }
-        }
+        lock::take(path, LOCK_WAIT).map_err(failed)?.ok_or_else(|| {
+            let what = self.target.shown.clone();
+            CtlError::Held { what }.into()
+        })
     }
 
     /// Only the socket itself, and only while nobody listens on it.

@@ -5,19 +5,19 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use crate::install::InstallError;
+use crate::sys::lock;
 
 /// Everything that is read whole is smaller, the program itself included.
 const LIMIT: u64 = 1 << 30;
 /// Another `umwelt-install` is done, or builds an image.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) fn sha256(bytes: &[u8]) -> String {
     let digest = Sha256::digest(bytes);
@@ -137,38 +137,13 @@ pub(super) struct Lock {
 
 impl Lock {
     pub(super) fn take(path: &Path) -> Result<Lock, InstallError> {
-        let failed = |source: io::Error| InstallError::file("lock", path, source);
-        let deadline = Instant::now() + LOCK_WAIT;
-        loop {
-            let file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(path)
-                .map_err(failed)?;
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // The one who held it before may have removed the file.
-                Ok(()) if is_same(&file, path) => {
-                    let path = path.to_owned();
-                    return Ok(Lock { path, _file: file });
-                }
-                Ok(()) => {}
-                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
-                    std::thread::sleep(LOCK_PAUSE);
-                }
-                Err(Errno::WOULDBLOCK) => return Err(InstallError::Busy(path.to_owned())),
-                Err(error) => return Err(failed(error.into())),
-            }
+        let taken = lock::take(path, LOCK_WAIT)
+            .map_err(|source| InstallError::file("lock", path, source))?;
+        let path = path.to_owned();
+        match taken {
+            Some(file) => Ok(Lock { path, _file: file }),
+            None => Err(InstallError::Busy(path)),
         }
-    }
-}
-
-fn is_same(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    match (file.metadata(), std::fs::metadata(path)) {
-        (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
-        _ => false,
     }
 }
 
@@ -224,7 +199,10 @@ mod tests {
         let path = dir.path().join("lock");
         let lock = Lock::take(&path).unwrap();
         let second = OpenOptions::new().write(true).open(&path).unwrap();
-        let taken = rustix::fs::flock(&second, FlockOperation::NonBlockingLockExclusive);
+        let taken = rustix::fs::flock(
+            &second,
+            rustix::fs::FlockOperation::NonBlockingLockExclusive,
+        );
         assert_eq!(taken, Err(Errno::WOULDBLOCK));
         drop(lock);
         assert!(!path.exists());

@@ -6,11 +6,12 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::OFlags;
 
 use crate::api::client::Client;
 use crate::api::{ApiError, ErrorKind, State};
 use crate::error::Error;
+use crate::sys::lock;
 use crate::workspace::{Names, SessionId, Workspace};
 
 /// How long the holder may take to leave, or to answer.
@@ -38,27 +39,17 @@ pub(crate) enum Acquired {
 /// out is waited for. The file then tells whose it is, also when the control
 /// plane was killed.
 pub(crate) fn acquire(names: &Names, workspace: &str) -> Result<Acquired, Error> {
-    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or_default();
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(flags)
-        .open(&names.lock)
+    let file = lock::open(&names.lock)
         .map_err(|error| Error::io(format!("open the lock file {:?}", names.lock), error))?;
     let deadline = Instant::now() + WAIT;
     loop {
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {
-                if let Err(error) = write(&file, workspace) {
-                    log::warn!("cannot write to {:?}: {error}", names.lock);
-                }
-                return Ok(Acquired::Lock(Lock { _file: file }));
+        let locked = lock::try_exclusive(&file)
+            .map_err(|error| Error::io(format!("lock {:?}", names.lock), error))?;
+        if locked {
+            if let Err(error) = write(&file, workspace) {
+                log::warn!("cannot write to {:?}: {error}", names.lock);
             }
-            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(Error::io(format!("lock {:?}", names.lock), error)),
+            return Ok(Acquired::Lock(Lock { _file: file }));
         }
         match Client::connect(&names.socket, &client_name(), false) {
             // One on its way out is waited for.

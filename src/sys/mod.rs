@@ -4,6 +4,7 @@
 pub(crate) mod cgroup;
 pub(crate) mod fdpass;
 pub(crate) mod inherit;
+pub(crate) mod lock;
 pub(crate) mod memory;
 pub(crate) mod mount;
 pub(crate) mod mountinfo;

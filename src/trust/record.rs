@@ -1,16 +1,16 @@
 //! The trust record of a workspace: which content of its file the user has
 //! accepted. It stands where no sandbox reaches.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FlockOperation, OFlags};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::dirs::{self, Dirs};
+use crate::sys::lock;
 use crate::trust::TrustError;
 use crate::trust::directory::{Contents, Directory, ReplaceError};
 use crate::workspace::SessionId;
@@ -20,7 +20,6 @@ const VERSION: u32 = 1;
 const MAX_RECORD: u64 = 4 << 20;
 /// Whoever holds the lock writes two small files.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
-const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -189,26 +188,9 @@ impl Shelf {
         dirs::create_private(&self.dir)?;
         let path = self.dir.join(format!("{}.lock", self.sid));
         let failed = |error| TrustError::io(format!("lock {path:?}"), error);
-        let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or_default();
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(flags)
-            .open(&path)
-            .map_err(failed)?;
-        let deadline = Instant::now() + LOCK_WAIT;
-        loop {
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Lock { _file: file }),
-                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(failed(error.into())),
-            }
-            if Instant::now() > deadline {
-                return Err(TrustError::Busy(path));
-            }
-            std::thread::sleep(LOCK_PAUSE);
+        match lock::take(&path, LOCK_WAIT).map_err(failed)? {
+            Some(file) => Ok(Lock { _file: file }),
+            None => Err(TrustError::Busy(path)),
         }
     }
 }
