@@ -8,17 +8,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
 
 use crate::config::{CommonAccess, Config, Mask};
 use crate::dirs::Dirs;
-use crate::gitdir::{self, one_line, open, read, read_pointer};
+use crate::gitdir::{self, Directory, one_line, read_pointer};
 use crate::policy::mounts::{Mount, MountKind, MountPoint};
 use crate::policy::worktree::{self, Linked};
 use crate::run::masks::hides;
+use crate::sys::open;
 use crate::text;
 use crate::trust::repository;
 use crate::workspace::{self, FileId, Workspace};
@@ -83,7 +84,7 @@ impl<'a> Finder<'a> {
                 ..Found::default()
             }
         };
-        let admin = match read_pointer(dot_git, "gitdir: ", self.workspace.path()) {
+        let admin = match read_pointer(dot_git, "gitdir: ") {
             Ok(admin) => admin,
             Err(reason) => return refused(reason),
         };
@@ -160,13 +161,17 @@ impl<'a> Finder<'a> {
 
     /// Worktrees of the workspace's own repository that lie elsewhere.
     fn find_others(&self, worktrees: &Path, masks: &[Mask]) -> Found {
-        let entries = open(worktrees, OFlags::DIRECTORY).and_then(|_| worktrees.read_dir());
-        let mut files: Vec<String> = entries
-            .into_iter()
-            .flatten()
-            .flatten()
+        let Ok(worktrees) = Directory::open(worktrees) else {
+            return Found::default();
+        };
+        let names = worktrees.names().into_iter().flatten();
+        let mut files: Vec<String> = names
             .take(MAX_OTHERS)
-            .filter_map(|entry| self.other(&entry.path(), masks).ok().flatten())
+            .filter_map(|name| {
+                let admin = worktrees.dir(name);
+                let file = admin.and_then(|admin| self.other(&admin, masks));
+                file.ok().flatten()
+            })
             .collect();
         files.sort();
         Found {
@@ -178,8 +183,8 @@ impl<'a> Finder<'a> {
     /// The `.git` file that belongs to an administrative directory. The agent
     /// can write that directory, so the file must say the very same: then
     /// nothing is shown that is not known inside.
-    fn other(&self, admin: &Path, masks: &[Mask]) -> Result<Option<String>, String> {
-        let dot_git = read_pointer(&admin.join("gitdir"), "", admin)?;
+    fn other(&self, admin: &Directory, masks: &[Mask]) -> Result<Option<String>, String> {
+        let dot_git = admin.read_pointer("gitdir")?;
         let top = dot_git.parent().unwrap_or(&dot_git);
         let is_seen_inside = dot_git.starts_with(self.workspace.path());
         let is_refused = workspace::refusal(top, self.dirs).is_some()
@@ -187,7 +192,7 @@ impl<'a> Finder<'a> {
         if is_seen_inside || is_refused || !dot_git.ends_with(".git") {
             return Ok(None);
         }
-        if read_pointer(&dot_git, "gitdir: ", top)? != admin {
+        if read_pointer(&dot_git, "gitdir: ")? != admin.path() {
             return Ok(None);
         }
         one_line(&dot_git).map(Some)
@@ -199,7 +204,8 @@ impl Found {
     fn record_sources(&mut self) -> Result<(), String> {
         for mount in &self.mounts {
             if let MountKind::Bind { source, .. } = &mount.kind {
-                let metadata = open(Path::new(source), OFlags::PATH)
+                let metadata = open::absolute(Path::new(source), OFlags::PATH)
+                    .map_err(Into::into)
                     .and_then(|fd| File::from(fd).metadata())
                     .map_err(|error| format!("{source:?}: {error}"))?;
                 let id = FileId::from_metadata(&metadata);
@@ -212,13 +218,13 @@ impl Found {
 
 /// The repository's side of it.
 fn confirm(admin: &Path, dot_git: &Path) -> Result<Linked, String> {
-    let common = &gitdir::common_of(admin, dot_git)?;
+    let gitdir::Linked { common, admin, .. } = gitdir::linked_by(admin, dot_git)?;
     Ok(Linked {
-        common: one_line(common)?,
-        admin: one_line(admin)?,
-        common_names: names_there(common)?,
-        admin_names: names_there(admin)?,
-        has_worktree_config: uses_worktree_config(&common.join("config"))?,
+        common: one_line(common.path())?,
+        admin: one_line(admin.path())?,
+        common_names: names_there(&common)?,
+        admin_names: names_there(&admin)?,
+        has_worktree_config: uses_worktree_config(&common)?,
     })
 }
 
@@ -228,22 +234,21 @@ fn unconfirmed(dot_git: &Path) -> String {
     )
 }
 
-fn names_there(dir: &Path) -> Result<BTreeSet<String>, String> {
+fn names_there(dir: &Directory) -> Result<BTreeSet<String>, String> {
     let mut names = BTreeSet::new();
     for name in worktree::names_of_interest() {
-        let path = dir.join(name);
-        match open(&path, OFlags::PATH) {
+        match open::beneath(dir, name, OFlags::PATH) {
             Ok(_) => drop(names.insert(name.to_owned())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(format!("{path:?}: {error}")),
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(format!("{:?}: {error}", dir.path().join(name))),
         }
     }
     Ok(names)
 }
 
 /// By the name alone, which git reads in this very file or not at all.
-fn uses_worktree_config(config: &Path) -> Result<bool, String> {
-    let text = read(config, MAX_CONFIG)?.to_ascii_lowercase();
+fn uses_worktree_config(common: &Directory) -> Result<bool, String> {
+    let text = common.read("config", MAX_CONFIG)?.to_ascii_lowercase();
     let key = b"worktreeconfig";
     Ok(text.windows(key.len()).any(|window| window == key))
 }

@@ -8,6 +8,7 @@ pub(crate) mod memory;
 pub(crate) mod mount;
 pub(crate) mod mountinfo;
 pub(crate) mod namespace;
+pub(crate) mod open;
 pub(crate) mod process;
 pub(crate) mod signal;
 pub(crate) mod spawn;

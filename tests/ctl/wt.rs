@@ -283,6 +283,140 @@ fn a_planted_commondir_leads_nowhere() {
 }
 
 #[test]
+fn a_branch_is_made_in_the_repository_alone() {
+    let place = Place::new();
+    let heads = place.repo.join(".git/refs/heads");
+    let elsewhere = place.home.path("elsewhere");
+    std::fs::rename(&heads, &elsewhere).unwrap();
+    symlink(&elsewhere, &heads).unwrap();
+    let ran = place.wt(&["add", place.repo.to_str().unwrap(), "w1"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let reason = "cannot make the branch \"w1\"";
+    assert!(ran.stderr.contains(reason), "{}", ran.stderr);
+    assert_eq!(elsewhere.read_dir().unwrap().count(), 1);
+    std::fs::remove_file(&heads).unwrap();
+    std::fs::rename(&elsewhere, &heads).unwrap();
+
+    place.add(&["w1", "--branch", "a/b"]);
+    place.git(&["pack-refs", "--all"]);
+    for branch in ["a", "a/b/c", "main/x"] {
+        let ran = place.wt(&[
+            "add",
+            place.repo.to_str().unwrap(),
+            "w2",
+            "--branch",
+            branch,
+        ]);
+        assert_eq!(ran.code, Some(1), "{branch}");
+        assert!(
+            ran.stderr.contains("there is \"refs/heads/"),
+            "{}",
+            ran.stderr
+        );
+    }
+    place.add(&["w2", "--branch", "a/c"]);
+    place.git(&["fsck", "--strict"]);
+}
+
+/// Shell: a link to `to` in the place of `from`, which is moved aside.
+fn swap(from: &Path, to: &Path) -> String {
+    let (from, to) = (from.display(), to.display());
+    format!("mv {from} {from}.aside; ln -s {to} {from}")
+}
+
+#[test]
+fn nothing_of_another_project_is_removed_when_paths_are_swapped_meanwhile() {
+    let (place, other) = (Place::new(), Place::new());
+    let unsaved = other.add(&[]).join("unsaved");
+    std::fs::write(&unsaved, "work").unwrap();
+    let theirs = other.home.path("repo.worktrees");
+    for name in ["repo/.git/worktrees", "repo.worktrees"] {
+        let path = place.add(&["w1", "--branch", name.rsplit('/').next().unwrap()]);
+        let swapped = place.home.path(name);
+        let script = swap(&swapped, &theirs);
+        place.config(&format!(
+            "[worktrees]\npre_rm = [\"sh\", \"-c\", \"{script}\"]\n"
+        ));
+        let ran = place.rm(&path, &["--force"]);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        assert!(exists(&unsaved) && exists(&unsaved.with_file_name("file")));
+        // What was meant is gone, wherever it is.
+        let aside = PathBuf::from(format!("{}.aside", swapped.display()));
+        assert!(exists(&aside) && !exists(&aside.join("w1")));
+        std::fs::remove_file(&swapped).unwrap();
+        std::fs::rename(&aside, &swapped).unwrap();
+    }
+    let path = place.add(&["w1", "--branch", "last"]);
+    for name in ["repo/.git/worktrees/w1", "repo.worktrees/w1"] {
+        let swapped = place.home.path(name);
+        let script = swap(&swapped, &theirs.join("w1"));
+        place.config(&format!(
+            "[worktrees]\npre_rm = [\"sh\", \"-c\", \"{script}\"]\n"
+        ));
+        let ran = place.rm(&path, &["--force"]);
+        assert_eq!(ran.code, Some(1));
+        let reason = format!("{swapped:?} was moved or replaced meanwhile");
+        assert!(ran.stderr.contains(&reason), "{}", ran.stderr);
+        assert!(exists(&unsaved));
+        let aside = PathBuf::from(format!("{}.aside", swapped.display()));
+        std::fs::remove_file(&swapped).unwrap();
+        std::fs::rename(&aside, &swapped).unwrap();
+        assert!(exists(&path.join("file")), "nothing is removed");
+    }
+    place.config("");
+    assert_eq!(place.rm(&path, &[]).code, Some(0));
+}
+
+#[test]
+fn no_file_of_another_project_is_written_when_paths_are_swapped_meanwhile() {
+    let (place, other) = (Place::new(), Place::new());
+    std::fs::write(other.repo.join("staged"), "").unwrap();
+    other.git(&["add", "staged"]);
+    let victim = place.home.path("victim");
+    std::fs::write(&victim, "kept").unwrap();
+    let admin = place.repo.join(".git/worktrees/w1");
+    let theirs = other.repo.join(".git");
+    let index = std::fs::read(theirs.join("index")).unwrap();
+    let trap = place.home.path("trap");
+    std::fs::create_dir(&trap).unwrap();
+    symlink(&theirs, trap.join("w1")).unwrap();
+    let link = |to: &Path, from: &Path| format!("ln -s {} {}", to.display(), from.display());
+    for (script, is_made) in [
+        (swap(&admin, &theirs), true),
+        (swap(&place.repo.join(".git/worktrees"), &trap), true),
+        (link(&victim, &admin.join("index")), false),
+    ] {
+        // The files are written, and the index is next.
+        let path = "PATH=/usr/local/bin:/usr/bin:/bin";
+        let text =
+            format!("#!/bin/sh\n[ \"$1\" != reset ] || {{ {script}; }}\n{path} exec git \"$@\"\n");
+        let git = place.home.bin().join("git");
+        std::fs::write(&git, text).unwrap();
+        let executable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&git, executable).unwrap();
+        let ran = place.wt(&["add", place.repo.to_str().unwrap(), "w1"]);
+        assert_eq!(ran.code, Some(i32::from(!is_made)), "{}", ran.stderr);
+        std::fs::remove_file(&git).unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"kept", "{script}");
+        let now = std::fs::read(theirs.join("index")).unwrap();
+        assert!(now == index, "{script}");
+        let top = place.home.path("repo.worktrees/w1");
+        assert_eq!(exists(&top), is_made);
+        for dir in [top, place.repo.join(".git/worktrees")] {
+            drop(std::fs::remove_file(&dir));
+            drop(std::fs::remove_dir_all(&dir));
+        }
+        drop(std::fs::remove_dir_all(
+            place.repo.join(".git/worktrees.aside"),
+        ));
+        place.git(&["branch", "--quiet", "-D", "w1"]);
+    }
+    // The very same without a swap.
+    assert!(exists(&place.add(&["w1"])));
+    assert!(exists(&admin.join("index")));
+}
+
+#[test]
 fn submodules_are_not_looked_into() {
     let place = Place::new();
     let path = place.add(&[]);

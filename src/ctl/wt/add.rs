@@ -1,18 +1,18 @@
 //! `umwelt-ctl wt add`: a new worktree, its files, and the hook.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use rustix::fs::FileType;
-
+use super::branch;
 use super::git::{Head, Repository, args};
 use super::hook::{self, Told};
 use super::shadow::Shadow;
+use super::tree::Tree;
 use super::{Site, WorktreeError};
 use crate::cli;
 use crate::error::Error;
-use crate::gitdir;
+use crate::gitdir::{self, Directory};
 use crate::trust::repository;
 use crate::workspace;
 
@@ -40,19 +40,13 @@ pub(super) fn run(
     let branch = branch.unwrap_or(name);
     check_branch(&shadow, &repository, &branch)?;
     let start = start(&shadow, &repository, &branch)?;
-    prepare(site, &dir, &path)?;
+    let above = prepare(site, &dir, &path)?;
     if start.is_new {
         make_branch(&shadow, &repository, &branch, &start.commit)?;
     }
-    let admin = link(&repository, &path, &branch)?;
-    let index = admin.join("index");
-    let filled = shadow
-        .files(&path, Some(&start.commit), index)
-        .and_then(|files| files.check_out());
-    if let Err(error) = filled {
-        for dir in [&path, &admin] {
-            drop(std::fs::remove_dir_all(dir));
-        }
+    let made = Made::create(&repository, &above, &path)?;
+    if let Err(error) = made.fill(&shadow, &branch, &start.commit) {
+        made.remove();
         return Err(error.into());
     }
     drop(shadow);
@@ -140,7 +134,10 @@ fn check_branch(
     }
     let others = repository.worktrees();
     let mut all = std::iter::once(&repository.common).chain(&others);
-    let is_taken = |dir: &&PathBuf| Head::load(dir).is_ok_and(|head| head.branch() == Some(branch));
+    let is_taken = |dir: &&PathBuf| {
+        let head = Directory::open(dir).and_then(|dir| Head::load(&dir));
+        head.is_ok_and(|head| head.branch() == Some(branch))
+    };
     match all.find(is_taken) {
         Some(dir) => Err(WorktreeError::Taken {
             branch: branch.to_owned(),
@@ -168,7 +165,9 @@ fn start(shadow: &Shadow, repository: &Repository, branch: &str) -> Result<Start
         path: repository.top.clone(),
         reason,
     };
-    let head = Head::load(&repository.git_dir).map_err(refused)?;
+    let head = Directory::open(&repository.git_dir)
+        .and_then(|dir| Head::load(&dir))
+        .map_err(refused)?;
     let called = shadow.call(args!["rev-parse", "--verify", &head.revision()]);
     match (called, head) {
         (Ok(commit), _) => Ok(Start {
@@ -203,64 +202,106 @@ fn make_branch(
         reason,
     };
     // As git would; a bare repository has none at first.
-    match std::fs::create_dir(repository.common.join("logs")) {
+    let common = Directory::open(&repository.common).map_err(refused)?;
+    match common.create_dir("logs") {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             return Err(refused(error.to_string()));
         }
         _ => {}
     }
-    let name = format!("refs/heads/{branch}");
-    let message = "branch: made by umwelt-ctl wt add";
-    // The last word: it must not exist.
-    shadow
-        .call(args!["update-ref", "-m", message, &name, commit, ""])
-        .map(drop)
+    branch::create(shadow, &common, branch, commit)
 }
 
-/// The worktree and its administrative directory, which is returned, with the
-/// few files by which they find each other. Left out is what git adds by
-/// itself.
-fn link(repository: &Repository, path: &Path, branch: &str) -> Result<PathBuf, WorktreeError> {
-    let failed = |error: io::Error| WorktreeError::Place {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    };
-    let worktrees = repository.common.join("worktrees");
-    match std::fs::create_dir(&worktrees) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-        _ => {}
-    }
-    gitdir::check_ours(&worktrees, FileType::Directory).map_err(|reason| {
-        WorktreeError::NotARepository {
+/// The worktree and its administrative directory. The agent of the repository
+/// can put links in their place at any time: what is written goes where they
+/// were made, into files that are new.
+#[derive(Debug)]
+struct Made {
+    path: PathBuf,
+    top: Directory,
+    admin: Directory,
+    trees: [Tree; 2],
+}
+
+impl Made {
+    fn create(
+        repository: &Repository,
+        above: &Directory,
+        path: &Path,
+    ) -> Result<Made, WorktreeError> {
+        let failed = |error: io::Error| place_error(path, error.to_string());
+        let refused = |reason| WorktreeError::NotARepository {
             path: repository.top.clone(),
             reason,
+        };
+        let common = Directory::open(&repository.common).map_err(refused)?;
+        match common.create_dir("worktrees") {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed(error));
+            }
+            _ => {}
         }
-    })?;
-    let admin = create_admin(&worktrees, path).map_err(failed)?;
-    std::fs::create_dir(path).map_err(failed)?;
-    let dot_git = path.join(".git");
-    for (file, text) in [
-        (dot_git.clone(), format!("gitdir: {}\n", admin.display())),
-        (admin.join("gitdir"), format!("{}\n", dot_git.display())),
-        (admin.join("commondir"), "../..\n".to_owned()),
-        (admin.join("HEAD"), format!("ref: refs/heads/{branch}\n")),
-    ] {
-        std::fs::write(file, text).map_err(failed)?;
+        let worktrees = common.dir("worktrees").map_err(refused)?;
+        let name = path.file_name().unwrap_or_default();
+        above.create_dir(name).map_err(failed)?;
+        let top = above
+            .dir(name)
+            .map_err(|reason| place_error(path, reason))?;
+        let admin_name = create_admin(&worktrees, &name.to_string_lossy()).map_err(failed)?;
+        let admin = worktrees.dir(&admin_name).map_err(refused)?;
+        let trees = [
+            Tree::of(above, name, &top).map_err(failed)?,
+            Tree::of(worktrees, admin_name.as_ref(), &admin).map_err(failed)?,
+        ];
+        let path = path.to_owned();
+        Ok(Made {
+            path,
+            top,
+            admin,
+            trees,
+        })
     }
-    Ok(admin)
+
+    fn fill(&self, shadow: &Shadow, branch: &str, commit: &str) -> Result<(), WorktreeError> {
+        let failed = |error: io::Error| place_error(&self.path, error.to_string());
+        self.link(branch).map_err(failed)?;
+        shadow.files(&self.path, Some(commit))?.check_out()?;
+        shadow.save_index(&self.admin).map_err(failed)
+    }
+
+    /// The few files by which the two find each other. Left out is what git
+    /// adds by itself.
+    fn link(&self, branch: &str) -> io::Result<()> {
+        let (dot_git, admin) = (self.path.join(".git"), self.admin.path());
+        for (dir, name, text) in [
+            (&self.top, ".git", format!("gitdir: {}\n", admin.display())),
+            (&self.admin, "gitdir", format!("{}\n", dot_git.display())),
+            (&self.admin, "commondir", "../..\n".to_owned()),
+            (&self.admin, "HEAD", format!("ref: refs/heads/{branch}\n")),
+        ] {
+            dir.create(name)?.write_all(text.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// As far as it can be: what has failed before is told.
+    fn remove(&self) {
+        for tree in &self.trees {
+            drop(tree.remove());
+        }
+    }
 }
 
 /// By the name of the worktree, with a number where that is taken.
-fn create_admin(worktrees: &Path, path: &Path) -> io::Result<PathBuf> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
+fn create_admin(worktrees: &Directory, name: &str) -> io::Result<String> {
     let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
     for number in 0..MAX_NUMBER {
-        let admin = match number {
-            0 => worktrees.join(&*name),
-            number => worktrees.join(format!("{name}{number}")),
+        let name = match number {
+            0 => name.to_owned(),
+            number => format!("{name}{number}"),
         };
-        match std::fs::create_dir(&admin) {
-            Ok(()) => return Ok(admin),
+        match worktrees.create_dir(&name) {
+            Ok(()) => return Ok(name),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = error,
             Err(error) => return Err(error),
         }
@@ -268,12 +309,16 @@ fn create_admin(worktrees: &Path, path: &Path) -> io::Result<PathBuf> {
     Err(last)
 }
 
-/// The directory above, by its real path, and nothing in the way.
-fn prepare(site: &Site, dir: &Path, path: &Path) -> Result<(), WorktreeError> {
-    let refused = |reason: String| WorktreeError::Place {
+fn place_error(path: &Path, reason: String) -> WorktreeError {
+    WorktreeError::Place {
         path: path.to_owned(),
         reason,
-    };
+    }
+}
+
+/// The directory above, by its real path, and nothing in the way.
+fn prepare(site: &Site, dir: &Path, path: &Path) -> Result<Directory, WorktreeError> {
+    let refused = |reason: String| place_error(path, reason);
     if let Some(reason) = workspace::refusal(path, &site.place.dirs) {
         return Err(refused(reason));
     }
@@ -283,10 +328,10 @@ fn prepare(site: &Site, dir: &Path, path: &Path) -> Result<(), WorktreeError> {
     if real != dir {
         return Err(refused(format!("{dir:?} leads to {real:?}")));
     }
-    gitdir::check_ours(dir, FileType::Directory).map_err(refused)?;
+    let above = Directory::open(dir).map_err(refused)?;
     gitdir::one_line(path).map_err(refused)?;
     match path.symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(above),
         Err(error) => Err(refused(error.to_string())),
         Ok(_) => Err(refused("it exists already".to_owned())),
     }
@@ -295,6 +340,7 @@ fn prepare(site: &Site, dir: &Path, path: &Path) -> Result<(), WorktreeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn names_are_plain() {
@@ -313,5 +359,68 @@ mod tests {
             beside(Path::new("/p/repo.git")),
             Path::new("/p/repo.git.worktrees")
         );
+    }
+
+    /// A repository, what is made in it, and a file that is nobody's business.
+    fn made(base: &Path) -> Made {
+        for dir in ["repo/.git", "repo.worktrees"] {
+            std::fs::create_dir_all(base.join(dir)).unwrap();
+        }
+        std::fs::write(base.join("victim"), "kept").unwrap();
+        let common = base.join("repo/.git");
+        let repository = Repository {
+            git_dir: common.clone(),
+            common,
+            top: base.join("repo"),
+        };
+        let above = Directory::open(&base.join("repo.worktrees")).unwrap();
+        Made::create(&repository, &above, &base.join("repo.worktrees/w1")).unwrap()
+    }
+
+    #[test]
+    fn links_that_are_planted_while_it_is_made_lead_nowhere() {
+        for name in [
+            "repo.worktrees/w1/.git",
+            "repo/.git/worktrees/w1/gitdir",
+            "repo/.git/worktrees/w1/commondir",
+            "repo/.git/worktrees/w1/HEAD",
+        ] {
+            let temp = tempfile::tempdir().unwrap();
+            let base = temp.path().canonicalize().unwrap();
+            let made = made(&base);
+            symlink(base.join("victim"), base.join(name)).unwrap();
+            assert!(made.link("w1").is_err(), "{name}");
+            let victim = base.join("victim");
+            assert_eq!(std::fs::read(&victim).unwrap(), b"kept", "{name}");
+            made.remove();
+            assert!(victim.exists());
+            assert!(!base.join("repo.worktrees/w1").exists());
+            assert!(!base.join("repo/.git/worktrees/w1").exists());
+        }
+    }
+
+    #[test]
+    fn directories_that_are_swapped_while_it_is_made_stay_as_they_are() {
+        for name in [
+            "repo.worktrees",
+            "repo.worktrees/w1",
+            "repo/.git",
+            "repo/.git/worktrees",
+            "repo/.git/worktrees/w1",
+        ] {
+            let temp = tempfile::tempdir().unwrap();
+            let base = temp.path().canonicalize().unwrap();
+            let made = made(&base);
+            std::fs::create_dir_all(base.join("other/worktrees/w1")).unwrap();
+            std::fs::create_dir(base.join("other/w1")).unwrap();
+            std::fs::rename(base.join(name), base.join("aside")).unwrap();
+            symlink(base.join("other"), base.join(name)).unwrap();
+            made.link("w1").unwrap();
+            made.remove();
+            for (dir, count) in [("other", 2), ("other/w1", 0), ("other/worktrees/w1", 0)] {
+                let found = base.join(dir).read_dir().unwrap().count();
+                assert_eq!(found, count, "{dir} after {name}");
+            }
+        }
     }
 }

@@ -15,7 +15,7 @@ use rustix::fs::{FileType, MemfdFlags};
 use rustix::process::{Pid, PidfdFlags};
 
 use super::WorktreeError;
-use crate::gitdir;
+use crate::gitdir::{self, Directory};
 use crate::podman;
 
 const MAX_HEAD: u64 = 4096;
@@ -58,9 +58,8 @@ impl Head {
         }
     }
 
-    pub(super) fn load(git_dir: &Path) -> Result<Head, String> {
-        let path = git_dir.join("HEAD");
-        let bytes = gitdir::read(&path, MAX_HEAD)?;
+    pub(super) fn load(git_dir: &Directory) -> Result<Head, String> {
+        let bytes = git_dir.read("HEAD", MAX_HEAD)?;
         let text = String::from_utf8_lossy(&bytes);
         let text = text.trim_end();
         let branch = text.strip_prefix("ref: refs/heads/");
@@ -70,7 +69,10 @@ impl Head {
                 Ok(Head::Branch(branch.to_owned()))
             }
             None if is_id => Ok(Head::Commit(text.to_owned())),
-            _ => Err(format!("{path:?} names neither a branch nor a commit")),
+            _ => Err(format!(
+                "{:?} names neither a branch nor a commit",
+                git_dir.path().join("HEAD")
+            )),
         }
     }
 }
@@ -95,7 +97,9 @@ impl Repository {
             Err(error) if error.kind() == io::ErrorKind::NotFound => (real.clone(), real),
             Err(error) => return Err(refused(format!("{dot_git:?}: {error}"))),
         };
-        gitdir::check_repository(&common).map_err(refused)?;
+        Directory::open(&common)
+            .and_then(|common| gitdir::check_repository(&common))
+            .map_err(refused)?;
         gitdir::one_line(&common).map_err(refused)?;
         let top = match common.parent() {
             Some(parent) if common.ends_with(".git") => parent.to_owned(),
@@ -108,15 +112,16 @@ impl Repository {
         })
     }
 
-    /// The administrative directories of its worktrees, by name.
+    /// The administrative directories of its worktrees, by name. They are to
+    /// be opened one at a time: an agent can make more than can be held.
     pub(super) fn worktrees(&self) -> Vec<PathBuf> {
-        let entries = self.common.join("worktrees").read_dir();
-        let mut dirs: Vec<PathBuf> = entries
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|dir| gitdir::check_ours(dir, FileType::Directory).is_ok())
+        let Ok(worktrees) = Directory::open(&self.common.join("worktrees")) else {
+            return Vec::new();
+        };
+        let names = worktrees.names().into_iter().flatten();
+        let mut dirs: Vec<PathBuf> = names
+            .filter(|name| worktrees.dir(name).is_ok())
+            .map(|name| worktrees.path().join(name))
             .collect();
         dirs.sort();
         dirs
@@ -125,9 +130,13 @@ impl Repository {
 
 /// What a `.git` file leads to: a worktree, or a git directory near by.
 fn pointed_to(top: &Path, dot_git: &Path) -> Result<(PathBuf, PathBuf), String> {
-    let git_dir = gitdir::read_pointer(dot_git, "gitdir: ", top)?;
+    let git_dir = gitdir::read_pointer(dot_git, "gitdir: ")?;
     match gitdir::file_type(&git_dir.join("commondir")) {
-        Ok(_) => gitdir::linked(top),
+        Ok(_) => {
+            let linked = gitdir::linked(top)?;
+            let path = |dir: &Directory| dir.path().to_owned();
+            Ok((path(&linked.admin), path(&linked.common)))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((git_dir.clone(), git_dir)),
         Err(error) => Err(format!("{git_dir:?}: {error}")),
     }

@@ -14,7 +14,7 @@ use crate::cli;
 use crate::ctl::output::{self, Cell, Colour};
 use crate::ctl::peer::{self, Presence};
 use crate::error::Error;
-use crate::gitdir;
+use crate::gitdir::Directory;
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 struct Row {
@@ -67,19 +67,22 @@ fn main_row(repository: &Repository, branches: &BTreeMap<String, String>) -> Row
         note: is_bare.then_some("bare"),
         ..Row::default()
     };
-    match Head::load(&repository.common) {
+    match Directory::open(&repository.common).and_then(|dir| Head::load(&dir)) {
         Ok(head) if !is_bare => with_head(row, head, branches),
         _ => row,
     }
 }
 
 fn row(admin: &Path, branches: &BTreeMap<String, String>) -> Row {
-    let place = gitdir::read_pointer(&admin.join("gitdir"), "", admin);
-    let top = place.as_deref().ok().and_then(Path::parent);
+    let dir = Directory::open(admin);
+    let place = dir.as_ref().map(|dir| dir.read_pointer("gitdir"));
+    let place = place.into_iter().flatten().next();
+    let top = place.as_deref().and_then(Path::parent);
+    let is_locked = || dir.as_ref().is_ok_and(|dir| dir.has("locked") != Ok(false));
     let note = match top {
         None => Some("unreadable"),
         Some(top) if top.symlink_metadata().is_err() => Some("gone"),
-        _ if admin.join("locked").symlink_metadata().is_ok() => Some("locked"),
+        _ if is_locked() => Some("locked"),
         _ => None,
     };
     let row = Row {
@@ -87,7 +90,7 @@ fn row(admin: &Path, branches: &BTreeMap<String, String>) -> Row {
         note,
         ..Row::default()
     };
-    match Head::load(admin) {
+    match dir.and_then(|dir| Head::load(&dir)) {
         Ok(head) => with_head(row, head, branches),
         Err(_) => row,
     }

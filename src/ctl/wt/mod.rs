@@ -2,11 +2,13 @@
 
 mod accept;
 mod add;
+mod branch;
 mod git;
 mod hook;
 mod list;
 mod rm;
 mod shadow;
+mod tree;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -134,6 +136,11 @@ pub(crate) enum WorktreeError {
         branch: String,
         git_dir: PathBuf,
     },
+    /// It could not be made.
+    Branch {
+        branch: String,
+        reason: String,
+    },
     Git {
         call: String,
         problem: String,
@@ -151,6 +158,11 @@ pub(crate) enum WorktreeError {
     },
     Running {
         path: PathBuf,
+    },
+    /// Another thing has taken the place of what was looked at.
+    Changed {
+        path: PathBuf,
+        changed: PathBuf,
     },
     Hook {
         key: &'static str,
@@ -189,12 +201,15 @@ impl WorktreeError {
             WorktreeError::Running { path } => {
                 Some(format!("end it with: {NAME} stop {}", quoted(path)))
             }
+            WorktreeError::Changed { .. } => Some(format!(
+                "see which sandboxes run with: {NAME} list; nothing was removed, so try again when nobody works there"
+            )),
             WorktreeError::Hook { left: Some(path), .. } => Some(format!(
                 "the worktree is there; remove it with: {NAME} wt rm {}",
                 quoted(path)
             )),
             WorktreeError::Hook { key, .. } => Some(format!("see {key} in umwelt.toml")),
-            WorktreeError::Taken { .. } => Some("give another name, or another --branch".to_owned()),
+            WorktreeError::Taken { .. } | WorktreeError::Branch { .. } => Some("give another name, or another --branch".to_owned()),
             WorktreeError::Git { .. } => None,
         }
     }
@@ -225,6 +240,9 @@ impl fmt::Display for WorktreeError {
                     "the branch {branch:?} is checked out already, by {git_dir:?}"
                 )
             }
+            WorktreeError::Branch { branch, reason } => {
+                write!(f, "cannot make the branch {branch:?}: {reason}")
+            }
             WorktreeError::Git { call, problem } => write!(f, "{call:?} failed: {problem}"),
             WorktreeError::NoGit => f.write_str("git was not found"),
             WorktreeError::NoCommit { path, branch } => {
@@ -235,6 +253,12 @@ impl fmt::Display for WorktreeError {
             }
             WorktreeError::Running { path } => {
                 write!(f, "will not remove {path:?}: a sandbox runs there")
+            }
+            WorktreeError::Changed { path, changed } => {
+                write!(
+                    f,
+                    "will not remove {path:?}: {changed:?} was moved or replaced meanwhile"
+                )
             }
             WorktreeError::Hook {
                 key,

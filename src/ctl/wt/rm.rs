@@ -1,15 +1,17 @@
 //! `umwelt-ctl wt rm`: what would be lost is looked for first.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::git::{Head, Repository, args};
 use super::hook::{self, Told};
 use super::shadow::Shadow;
+use super::tree::Tree;
 use super::{Site, WorktreeError};
 use crate::ctl::peer::{self, Presence};
 use crate::error::Error;
-use crate::gitdir;
+use crate::gitdir::{self, Directory, Linked};
 use crate::text;
 use crate::trust::repository;
 
@@ -36,10 +38,7 @@ pub(super) fn run(site: &Site, path: &Path, force: bool) -> Result<ExitCode, Err
         branch: worktree.head.branch().unwrap_or_default(),
     };
     hook::run("worktrees.pre_rm", &site.worktrees.pre_rm, &told)?;
-    for dir in [&worktree.path, &worktree.repository.git_dir] {
-        std::fs::remove_dir_all(dir)
-            .map_err(|error| Error::io(format!("remove {dir:?}"), error))?;
-    }
+    worktree.remove()?;
     repository::forget(&site.place.dirs, &worktree.path);
     Ok(ExitCode::SUCCESS)
 }
@@ -48,6 +47,11 @@ pub(super) struct Worktree {
     pub(super) path: PathBuf,
     pub(super) repository: Repository,
     head: Head,
+    admin: Directory,
+    /// Its files, and the administrative directory, as they were found. The
+    /// agent of the repository may be at work, and swap what has their paths.
+    files: Tree,
+    admin_files: Tree,
 }
 
 impl Worktree {
@@ -57,22 +61,55 @@ impl Worktree {
             reason,
         };
         let path = std::fs::canonicalize(given).map_err(|error| refused(error.to_string()))?;
-        let (git_dir, common) = gitdir::linked(&path).map_err(refused)?;
+        let failed = |error: io::Error| refused(error.to_string());
+        let files = Tree::at(&path).map_err(failed)?;
+        let Linked {
+            common,
+            worktrees,
+            admin,
+        } = gitdir::linked(&path).map_err(refused)?;
+        let name = admin.path().file_name().unwrap_or_default();
+        let common = common.path().to_owned();
         Ok(Worktree {
-            head: Head::load(&git_dir).map_err(refused)?,
+            head: Head::load(&admin).map_err(refused)?,
             repository: Repository {
                 top: common.clone(),
                 common,
-                git_dir,
+                git_dir: admin.path().to_owned(),
             },
+            files,
+            admin_files: Tree::of(worktrees, name, &admin).map_err(failed)?,
+            admin,
             path,
         })
     }
 
+    fn remove(&self) -> Result<(), Error> {
+        let trees = [
+            (&self.path, &self.files),
+            (&self.repository.git_dir, &self.admin_files),
+        ];
+        for (path, tree) in &trees {
+            let failed = |error| Error::io(format!("look at {path:?}"), error);
+            if !tree.is_in_place().map_err(failed)? {
+                let (path, changed) = (self.path.clone(), path.to_path_buf());
+                return Err(WorktreeError::Changed { path, changed }.into());
+            }
+        }
+        for (path, tree) in &trees {
+            let failed = |error| Error::io(format!("remove {path:?}"), error);
+            tree.remove().map_err(failed)?;
+        }
+        Ok(())
+    }
+
     /// What nobody else has, in words.
     fn unsaved(&self, site: &Site) -> Result<Option<String>, WorktreeError> {
-        let git_dir = &self.repository.git_dir;
-        if git_dir.join("locked").symlink_metadata().is_ok() {
+        let refused = |reason| WorktreeError::NotAWorktree {
+            path: self.path.clone(),
+            reason,
+        };
+        if self.admin.has("locked").map_err(refused)? {
             return Ok(Some("it is locked (git worktree lock)".to_owned()));
         }
         let shadow = Shadow::create(site, &self.repository)?;
@@ -84,12 +121,8 @@ impl Worktree {
         {
             return Ok(Some(format!("no branch holds its commit {commit}")));
         }
-        let refused = |reason| WorktreeError::NotAWorktree {
-            path: self.path.clone(),
-            reason,
-        };
-        let index = shadow.copy_of(&git_dir.join("index")).map_err(refused)?;
-        let files = shadow.files(&self.path, commit.as_deref(), index)?;
+        shadow.load_index(&self.admin).map_err(refused)?;
+        let files = shadow.files(&self.path, commit.as_deref())?;
         let changes = files.changes()?;
         if !changes.is_empty() {
             let what = "files are changed or unknown to git";

@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
-use std::io::{self, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use rustix::fs::{FileType, MemfdFlags};
 
 use super::git::{self, Repository, args};
 use super::{Site, WorktreeError};
-use crate::gitdir;
+use crate::gitdir::{self, Directory};
 
 /// What git finds in the other repository. All else, `info/attributes` among
 /// it, stays out of sight.
@@ -25,6 +25,8 @@ const BORROWED: [(&str, FileType); 4] = [
 ];
 
 const MAX_CONFIG: u64 = 1 << 20;
+/// Of some million files. The copy takes memory.
+const MAX_INDEX: u64 = 256 << 20;
 
 /// It is gone when this is dropped.
 pub(super) struct Shadow {
@@ -67,42 +69,53 @@ impl Shadow {
         git::finish(command)
     }
 
-    /// The files at `top`, as if `commit` were checked out there.
+    /// The files at `top`, as if `commit` were checked out there. git keeps
+    /// its index here: by its path in the repository it could be led anywhere.
     pub(super) fn files<'a>(
         &'a self,
         top: &'a Path,
         commit: Option<&str>,
-        index: PathBuf,
     ) -> Result<Files<'a>, WorktreeError> {
         self.set_head(commit)
             .map_err(|error| WorktreeError::Place {
                 path: self.dir.clone(),
                 reason: error.to_string(),
             })?;
-        let shadow = self;
-        Ok(Files { shadow, top, index })
+        Ok(Files { shadow: self, top })
     }
 
-    /// A copy of an index: a look at the files may not change it.
-    pub(super) fn copy_of(&self, index: &Path) -> Result<PathBuf, String> {
-        let copy = self.dir.join("index");
-        match gitdir::file_type(index) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            _ => {
-                gitdir::check_ours(index, FileType::RegularFile)?;
-                copy_with_time(index, &copy).map_err(|error| format!("{index:?}: {error}"))?;
-            }
+    fn index(&self) -> PathBuf {
+        self.dir.join("index")
+    }
+
+    /// Takes over the index of a worktree, if it has one.
+    pub(super) fn load_index(&self, admin: &Directory) -> Result<(), String> {
+        if !admin.has("index")? {
+            return Ok(());
         }
-        Ok(copy)
+        let from = admin.file("index")?;
+        File::create_new(self.index())
+            .and_then(|to| copy_with_time(&from, &to, MAX_INDEX))
+            .map_err(|error| format!("{:?}: {error}", admin.path().join("index")))
+    }
+
+    /// Gives it to a worktree that has none.
+    pub(super) fn save_index(&self, admin: &Directory) -> io::Result<()> {
+        let to = admin.create("index")?;
+        copy_with_time(&File::open(self.index())?, &to, u64::MAX)
     }
 }
 
 /// git takes a file that is no younger than the index for one that may have
 /// changed since, and reads it. A younger index would hide such a change.
-fn copy_with_time(from: &Path, to: &Path) -> io::Result<()> {
-    std::fs::copy(from, to)?;
-    let modified = from.metadata()?.modified()?;
-    File::options().write(true).open(to)?.set_modified(modified)
+fn copy_with_time(from: &File, mut to: &File, most: u64) -> io::Result<()> {
+    let copied = io::copy(&mut from.take(most), &mut to)?;
+    // It may grow while it is copied.
+    if copied == most {
+        let reason = format!("it is {most} bytes long or longer");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+    }
+    to.set_modified(from.metadata()?.modified()?)
 }
 
 impl Drop for Shadow {
@@ -133,13 +146,14 @@ fn check_borrowed(repository: &Repository) -> Result<(), WorktreeError> {
 }
 
 fn config_for(repository: &Repository) -> Result<String, WorktreeError> {
-    let path = repository.common.join("config");
     let refused = |reason: String| WorktreeError::NotARepository {
         path: repository.top.clone(),
         reason,
     };
     // From a copy, which includes no other file.
-    let text = gitdir::read(&path, MAX_CONFIG).map_err(refused)?;
+    let text = Directory::open(&repository.common)
+        .and_then(|common| common.read("config", MAX_CONFIG))
+        .map_err(refused)?;
     let value = |key: &str| -> Option<String> {
         let args = args!["config", "--file", "-", "--no-includes", "--get", key];
         let mut command = git::command(args);
@@ -168,7 +182,6 @@ fn memory_file(text: &[u8]) -> io::Result<File> {
 pub(super) struct Files<'a> {
     shadow: &'a Shadow,
     top: &'a Path,
-    index: PathBuf,
 }
 
 impl Files<'_> {
@@ -216,7 +229,7 @@ impl Files<'_> {
             .current_dir(self.top)
             .env("GIT_DIR", &self.shadow.dir)
             .env("GIT_WORK_TREE", self.top)
-            .env("GIT_INDEX_FILE", &self.index);
+            .env("GIT_INDEX_FILE", self.shadow.index());
         git::finish(command)
     }
 }
@@ -224,17 +237,81 @@ impl Files<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::Mode;
     use std::time::{Duration, UNIX_EPOCH};
+
+    fn place() -> (tempfile::TempDir, Shadow, PathBuf) {
+        let temp = tempfile::tempdir().unwrap();
+        let base = temp.path().canonicalize().unwrap();
+        let (dir, admin) = (base.join("shadow"), base.join("worktrees/w1"));
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::create_dir_all(&admin).unwrap();
+        (temp, Shadow { dir }, admin)
+    }
 
     #[test]
     fn a_copy_of_the_index_is_as_old_as_the_index() {
-        let dir = tempfile::tempdir().unwrap();
-        let (from, to) = (dir.path().join("index"), dir.path().join("copy"));
-        std::fs::write(&from, "x").unwrap();
+        let (_temp, shadow, admin) = place();
+        std::fs::write(admin.join("index"), "x").unwrap();
         let time = UNIX_EPOCH + Duration::new(1_000_000, 123_000_000);
-        let file = File::options().write(true).open(&from).unwrap();
+        let file = File::options()
+            .write(true)
+            .open(admin.join("index"))
+            .unwrap();
         file.set_modified(time).unwrap();
-        copy_with_time(&from, &to).unwrap();
-        assert_eq!(to.metadata().unwrap().modified().unwrap(), time);
+        let held = Directory::open(&admin).unwrap();
+        shadow.load_index(&held).unwrap();
+        let modified = |path: PathBuf| path.metadata().unwrap().modified().unwrap();
+        assert_eq!(modified(shadow.index()), time);
+        std::fs::remove_file(admin.join("index")).unwrap();
+        shadow.save_index(&held).unwrap();
+        assert_eq!(modified(admin.join("index")), time);
+        assert_eq!(std::fs::read(admin.join("index")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn an_index_that_is_no_plain_file_or_too_long_is_not_copied() {
+        let (_temp, shadow, admin) = place();
+        let held = Directory::open(&admin).unwrap();
+        shadow.load_index(&held).unwrap();
+        assert!(!shadow.index().exists(), "there is none to copy");
+        let index = admin.join("index");
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &index, FileType::Fifo, mode, 0).unwrap();
+        let error = shadow.load_index(&held).unwrap_err();
+        assert!(error.contains("not a regular file"), "{error}");
+        std::fs::remove_file(&index).unwrap();
+        symlink("/dev/zero", &index).unwrap();
+        assert!(shadow.load_index(&held).is_err());
+        assert!(!shadow.index().exists());
+        std::fs::write(admin.join("long"), "12345").unwrap();
+        let (long, copy) = (held.file("long").unwrap(), held.create("copy").unwrap());
+        let error = copy_with_time(&long, &copy, 5).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(copy.metadata().unwrap().len(), 5);
+    }
+
+    #[test]
+    fn the_index_of_what_takes_the_name_is_neither_read_nor_replaced() {
+        let (temp, shadow, admin) = place();
+        std::fs::write(admin.join("index"), "own").unwrap();
+        let held = Directory::open(&admin).unwrap();
+        let (aside, other) = (temp.path().join("aside"), temp.path().join("other"));
+        std::fs::rename(&admin, &aside).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        std::fs::write(other.join("index"), "of another").unwrap();
+        symlink(&other, &admin).unwrap();
+        shadow.load_index(&held).unwrap();
+        assert_eq!(std::fs::read(shadow.index()).unwrap(), b"own");
+        assert!(shadow.save_index(&held).is_err(), "it has one");
+        std::fs::remove_file(aside.join("index")).unwrap();
+        shadow.save_index(&held).unwrap();
+        assert_eq!(std::fs::read(aside.join("index")).unwrap(), b"own");
+        assert_eq!(std::fs::read(other.join("index")).unwrap(), b"of another");
+        // A link that waits in its place.
+        std::fs::remove_file(aside.join("index")).unwrap();
+        symlink(other.join("index"), aside.join("index")).unwrap();
+        assert!(shadow.save_index(&held).is_err());
+        assert_eq!(std::fs::read(other.join("index")).unwrap(), b"of another");
     }
 }
