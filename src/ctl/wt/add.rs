@@ -165,8 +165,9 @@ fn start(shadow: &Shadow, repository: &Repository, branch: &str) -> Result<Start
         path: repository.top.clone(),
         reason,
     };
-    let git_dir = Directory::open(&repository.git_dir).map_err(refused)?;
-    let head = Head::load(&git_dir).map_err(refused)?;
+    let head = Directory::open(&repository.git_dir)
+        .and_then(|dir| Head::load(&dir))
+        .map_err(refused)?;
     let called = shadow.call(args!["rev-parse", "--verify", &head.revision()]);
     match (called, head) {
         (Ok(commit), _) => Ok(Start {
