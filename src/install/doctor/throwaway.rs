@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::FlockOperation;
 
 use super::attack::{Report, Target, Task};
 use super::facts::Problem;
@@ -30,6 +31,9 @@ const TICK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
+/// How long a control plane may take to end when all else of it is gone.
+const LAST_LINE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(10);
 const PREFIX: &str = "umwelt-doctor-";
 /// By this name the program inside is no pid 1.
 const PROGRAM: &str = "umwelt";
@@ -136,6 +140,14 @@ impl Drop for Throwaway {
                 let _stopped = call::run(command, None, call::QUICK);
             }
         });
+        self.clear();
+    }
+}
+
+impl Throwaway {
+    /// Removes every trace, once nobody writes one any more.
+    fn clear(&self) {
+        await_end(&self.names.lock);
         for dir in [
             &self.place,
             &self.names.runtime,
@@ -156,6 +168,19 @@ impl Drop for Throwaway {
         for dir in &self.missing {
             files::remove_dir_if_empty(dir);
         }
+    }
+}
+
+/// A control plane that ends with its client writes a last line to its journal
+/// when its socket and its container are gone. It holds the lock for life.
+fn await_end(lock: &Path) {
+    let deadline = Instant::now() + LAST_LINE;
+    let Ok(lock) = File::open(lock) else {
+        return;
+    };
+    let is_held = || rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err();
+    while is_held() && Instant::now() < deadline {
+        std::thread::sleep(PAUSE);
     }
 }
 
@@ -297,4 +322,49 @@ pub(super) struct Attacked {
     /// Of one with a network.
     pub(super) gateway: Option<Ipv4Addr>,
     _client: Client,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dirs(base: &Path) -> Dirs {
+        let dirs = Dirs {
+            home: base.join("home"),
+            config: base.join("home/.config/umwelt"),
+            data: base.join("home/.local/share/umwelt"),
+            state: base.join("home/.local/state/umwelt"),
+            runtime: base.join("run"),
+        };
+        for dir in [&dirs.config, &dirs.data, &dirs.state, &dirs.runtime] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        dirs
+    }
+
+    #[test]
+    fn what_a_control_plane_writes_at_its_end_is_removed_too() {
+        let base = tempfile::tempdir().unwrap();
+        let place = base.path().join("place");
+        std::fs::create_dir(&place).unwrap();
+        let dirs = dirs(base.path());
+        let throwaway = Throwaway::of(&place, &dirs, &Config::load(&dirs).unwrap()).unwrap();
+        let names = throwaway.names.clone();
+        let lock = File::create(&names.lock).unwrap();
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive).unwrap();
+        // One that nobody waits for writes when the directory has gone.
+        let control_plane = std::thread::spawn(move || {
+            let deadline = Instant::now() + Duration::from_millis(300);
+            while place.exists() && Instant::now() < deadline {
+                std::thread::sleep(PAUSE);
+            }
+            std::fs::write(&names.journal, "the last line").unwrap();
+            drop(lock);
+        });
+        throwaway.clear();
+        control_plane.join().unwrap();
+        assert!(!throwaway.names.journal.exists());
+        assert!(!throwaway.names.lock.exists());
+        std::mem::forget(throwaway);
+    }
 }
