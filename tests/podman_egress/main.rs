@@ -22,6 +22,7 @@ mod git;
 mod kernel;
 mod leftovers;
 mod life;
+mod outside;
 mod reach;
 mod refusals;
 mod sealed;

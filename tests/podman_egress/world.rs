@@ -48,6 +48,25 @@ impl Internet {
         Internet::start_with(name, &more, &["git"])
     }
 
+    /// Root's stage of `tests/vm/egress.sh`, whose files are in `folder`.
+    pub(crate) fn outside(folder: &Path) -> Internet {
+        let dir = tempfile::tempdir().unwrap();
+        let internet = Internet {
+            dir,
+            name: format!("tb-egress-{}-outside", std::process::id()),
+            address: String::new(),
+            data: Some(folder.join("data")),
+        };
+        internet.make_certificates();
+        for name in ["server.pem", "server.key"] {
+            std::fs::copy(internet.path(name), folder.join(name)).unwrap();
+        }
+        wait_for("the server", PATIENCE, || {
+            folder.join("serving").exists().then_some(())
+        });
+        internet
+    }
+
     fn start_with(name: &str, options: &[&str], words: &[&str]) -> Internet {
         let name = format!("tb-egress-{}-{name}", std::process::id());
         let dir = tempfile::Builder::new()

@@ -53,6 +53,13 @@ check 'missing delegation is status 3, and named' said 3 "not delegated to uid $
 # Nothing but what the message says, as a person would paste it.
 commands=$(sed -n 's/^hint: //p' <<<"$said")
 check 'the commands are named' test -n "$commands"
+run as "$user" "$home/bin/umwelt" install doctor --fix-commands
+check 'so finds the doctor' said 1 "not delegated to uid $id" 'systemctl restart'
+check 'which has run nothing' test ! -e "$repair"
+# Those of this check alone.
+found=$(awk '/^#/ { ours = /^# cgroups:/ } ours && !/^#/' <<<"$said")
+check 'with the same commands' test "$found" = "$commands"
+
 repair_it() { bash -euxc "$commands"; }
 check 'the commands run' repair_it
 wait_until 30 test -S "/run/user/$id/bus"
