@@ -2,8 +2,10 @@
 //! again, remove it. Every podman call is a task that the loop awaits.
 
 use std::ffi::OsString;
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -191,10 +193,13 @@ impl ControlPlane {
         remove_if_there(&cid).map_err(|error| Error::io(format!("remove {cid:?}"), error))
     }
 
+    /// Writable for nobody else, whatever the umask is.
     pub(crate) fn write_runtime_file(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         let path = self.context.names.runtime.join(name);
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o644);
         remove_if_there(&path)
-            .and_then(|()| std::fs::write(&path, bytes))
+            .and_then(|()| options.open(&path)?.write_all(bytes))
             .map_err(|error| Error::io(format!("write {path:?}"), error))
     }
 
