@@ -37,7 +37,7 @@ fn programs_work_with_their_environment_alone_or_say_what_to_ask_for() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("clients");
+    let internet = Internet::shared();
     let sandbox = Sandbox::start_at(internet.place(RULE));
     let mut client = sandbox.client();
     place_client(&sandbox);
@@ -109,7 +109,7 @@ fn large_bodies_pass_while_the_memory_of_the_gateway_stays() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("large");
+    let internet = Internet::shared();
     let sandbox = Sandbox::start_at(internet.place(RULE));
     let mut client = sandbox.client();
     let curl = format!("curl -sS https://{NAME}/ok");

@@ -21,7 +21,7 @@ fn direct_target_is_reached_without_the_gateway_until_the_next_start() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("direct");
+    let internet = Internet::shared();
     let sandbox = Sandbox::start_at(internet.place(RULE));
     let mut client = sandbox.client();
     assert_eq!(delivery(&mut client), "direct");
@@ -66,7 +66,7 @@ fn deliveries_are_right_across_add_remove_recreate_and_restart() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("delivery");
+    let internet = Internet::shared();
     // By its address, so that a rule of the agent's leads there as well.
     let rule = RULE.replace("a.example.org", &internet.address);
     let sandbox = Sandbox::start_at(internet.place(&rule));

@@ -15,7 +15,7 @@ fn git_clones_and_pushes_over_https_and_ssh() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start_with_git("git");
+    let internet = Internet::start_with_git();
     let sandbox = Sandbox::start_at(internet.place(RULES));
     let mut client = sandbox.client();
     over_https(&internet, &mut client);

@@ -56,7 +56,7 @@ fn attempts_and_direct_connections_are_counted_on_record() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("kernel");
+    let internet = Internet::shared();
     let sandbox = Sandbox::start_at(internet.place(RULE));
     let address = internet.address.clone();
     let mut client = sandbox.client();

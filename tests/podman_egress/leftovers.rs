@@ -11,7 +11,7 @@ fn networks_of_a_dead_control_plane_are_shown_and_removed() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("leftovers");
+    let internet = Internet::nobody();
     let mut sandbox = Sandbox::start_at(internet.place(""));
     let place = sandbox.place.clone();
     let pid = Pid::from_raw(sandbox.pid.cast_signed()).unwrap();

@@ -19,7 +19,7 @@ fn gateway_that_dies_is_started_again_under_the_running_sandbox() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("gateway");
+    let internet = Internet::shared();
     let sandbox = Sandbox::start_at(internet.place(RULE));
     let mut client = sandbox.client();
     let fetch = format!("curl -sS -m 10 https://{NAME}/x");
@@ -54,7 +54,7 @@ fn killed_control_plane_leaves_no_container_and_no_obstacle() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("killed");
+    let internet = Internet::shared();
     let mut sandbox = Sandbox::start_at(internet.place(RULE));
     let place = sandbox.place.clone();
     kill(sandbox.pid);
@@ -76,7 +76,7 @@ fn gateway_keeps_the_last_good_policy_and_says_that_the_file_is_broken() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("broken");
+    let internet = Internet::shared();
     let sandbox = Sandbox::start_at(internet.place(RULE));
     let mut client = sandbox.client();
     let fetch = format!("curl -sS -m 30 https://{NAME}/x");
@@ -119,7 +119,7 @@ fn gateway_keeps_the_last_good_policy_and_says_that_the_file_is_broken() {
         "curl -sS -m 50 https://{NAME}/ok/big/4000 | wc -c"
     ));
     wait_for("the request", PATIENCE, || {
-        internet.said().contains("big").then_some(())
+        internet.said().contains("big 4000").then_some(())
     });
     let name = format!("umwelt-test-egress-gw-{}", sandbox.place.sid());
     host::podman(&["kill", "--signal=KILL", &name]);

@@ -35,7 +35,7 @@ fn what_a_rule_allows_passes_and_nothing_else_does() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("reach");
+    let internet = Internet::shared();
     let sandbox = Sandbox::start_at(internet.place(RULE));
     let mut client = sandbox.client();
 
@@ -98,7 +98,7 @@ fn rules_change_while_the_sandbox_runs_and_outlive_it() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("rules");
+    let internet = Internet::shared();
     let sandbox = Sandbox::start_at(internet.place(RULE));
     let mut client = sandbox.client();
     let init = sandbox.init_pid();

@@ -30,7 +30,7 @@ fn incomplete_installation_is_named_with_the_command_that_completes_it() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("refusals");
+    let internet = Internet::nobody();
     let place = internet.place("");
     let data = place.path().join("data/umwelt");
     for name in [
@@ -88,7 +88,7 @@ fn what_podman_cannot_make_is_named_with_the_command_that_makes_it() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("podman");
+    let internet = Internet::nobody();
     let mut place = internet.place("");
     let path = |name: &str| place.path().join(name);
     std::fs::create_dir(path("bin")).unwrap();
@@ -122,7 +122,7 @@ fn rules_that_are_not_in_force_are_no_sandbox() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("hook");
+    let internet = Internet::nobody();
     let place = internet.place("");
     let record = place.path().join("data/umwelt/install.json");
     // Open to all: nft is started without the right to pass private folders.
@@ -146,7 +146,7 @@ fn tcp_rule_without_an_address_is_refused_at_the_start() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("targets");
+    let internet = Internet::nobody();
     let place = internet.place("[[egress.tcp]]\nhost = \"none.example.org\"\nport = 22\n");
     let said = refusal(&place);
     assert!(

@@ -11,7 +11,7 @@ fn gateway_that_was_tampered_with_is_refused() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("sealed");
+    let internet = Internet::nobody();
     let volume = "--hostname=umwelt-gateway) keep $word";
     let cases = [
         (

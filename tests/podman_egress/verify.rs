@@ -44,7 +44,7 @@ fn expectations_are_tried_from_inside_by_every_way_out() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("verify");
+    let internet = Internet::shared();
     let expected: Vec<String> = [
         (format!("https://{NAME}/ok/x"), "allow"),
         (format!("https://{NAME}/other"), "deny"),
@@ -102,7 +102,7 @@ fn start_is_refused_where_the_network_is_not_as_expected() {
     if !host::qualifies() {
         return;
     }
-    let internet = Internet::start("at-start");
+    let internet = Internet::shared();
     let url = format!("https://{NAME}/other");
     let rules = |verdict| {
         format!(

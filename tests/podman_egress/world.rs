@@ -6,7 +6,8 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
@@ -24,9 +25,15 @@ pub(crate) const NAME: &str = "a.example.org";
 const WILD: &str = "*.sub.example.org";
 const IMAGE: &str = "localhost/umwelt-egress-gw:latest";
 
+/// Of the tests that run at once.
+static SHARED: Mutex<Weak<Internet>> = Mutex::new(Weak::new());
+/// Where nobody is.
+const NOBODY: &str = "10.255.255.1";
+
 /// A container that serves, on a network of its own.
 pub(crate) struct Internet {
     dir: tempfile::TempDir,
+    /// Empty where there is no container.
     name: String,
     pub(crate) address: String,
     /// Where umwelt's data is, if not in the place.
@@ -34,30 +41,48 @@ pub(crate) struct Internet {
 }
 
 impl Internet {
-    /// `name` keeps tests that run at once apart.
-    pub(crate) fn start(name: &str) -> Internet {
-        Internet::start_with(name, &[], &[])
+    /// One that tests share.
+    pub(crate) fn shared() -> Arc<Internet> {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.upgrade().unwrap_or_else(|| {
+            let internet = Arc::new(Internet::start_with(&[], &[]));
+            *shared = Arc::downgrade(&internet);
+            internet
+        })
+    }
+
+    /// For places that nothing is fetched in: the server's address leads nowhere.
+    pub(crate) fn nobody() -> Internet {
+        Internet::certified(NOBODY, None)
+    }
+
+    fn certified(address: &str, data: Option<PathBuf>) -> Internet {
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("tb-{}-", std::process::id()))
+            .tempdir_in(host::home())
+            .unwrap();
+        let internet = Internet {
+            dir,
+            name: String::new(),
+            address: address.to_owned(),
+            data,
+        };
+        internet.make_certificates();
+        internet
     }
 
     /// One that also has a git repository of 8 MiB, over https and ssh. sshd is
     /// none of the sandbox's programs, so the server uses those of the host.
-    pub(crate) fn start_with_git(name: &str) -> Internet {
+    pub(crate) fn start_with_git() -> Internet {
         let sshd = Path::new("/usr/sbin/sshd");
         assert!(sshd.exists(), "{sshd:?} is needed: openssh-server");
         let more = ["--volume=/usr:/usr:ro", "--security-opt=label=disable"];
-        Internet::start_with(name, &more, &["git"])
+        Internet::start_with(&more, &["git"])
     }
 
     /// Root's stage of `tests/vm/egress.sh`, whose files are in `folder`.
     pub(crate) fn outside(folder: &Path) -> Internet {
-        let dir = tempfile::tempdir().unwrap();
-        let internet = Internet {
-            dir,
-            name: format!("tb-egress-{}-outside", std::process::id()),
-            address: String::new(),
-            data: Some(folder.join("data")),
-        };
-        internet.make_certificates();
+        let internet = Internet::certified("", Some(folder.join("data")));
         for name in ["server.pem", "server.key"] {
             std::fs::copy(internet.path(name), folder.join(name)).unwrap();
         }
@@ -67,19 +92,12 @@ impl Internet {
         internet
     }
 
-    fn start_with(name: &str, options: &[&str], words: &[&str]) -> Internet {
-        let name = format!("tb-egress-{}-{name}", std::process::id());
-        let dir = tempfile::Builder::new()
-            .prefix(&format!("tb-{}-", std::process::id()))
-            .tempdir_in(host::home())
-            .unwrap();
-        let mut internet = Internet {
-            dir,
-            name,
-            address: String::new(),
-            data: None,
-        };
-        internet.make_certificates();
+    fn start_with(options: &[&str], words: &[&str]) -> Internet {
+        // The last one may still be on its way out.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let mut internet = Internet::certified("", None);
+        internet.name = format!("tb-egress-{}-{count}", std::process::id());
         if words.contains(&"git") {
             ssh_keygen(&internet.path("key"));
             ssh_keygen(&internet.path("host_key"));
@@ -190,7 +208,7 @@ impl Internet {
 
 impl Drop for Internet {
     fn drop(&mut self) {
-        if self.address.is_empty() {
+        if self.name.is_empty() {
             return;
         }
         for args in [

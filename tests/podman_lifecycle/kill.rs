@@ -117,7 +117,7 @@ fn control_plane_killed_at_any_moment_leaves_no_orphan() {
     let place = Place::new(Options::default());
     let mut random = Random::new(1);
     let whole = undisturbed(&place);
-    for round in 0..14 {
+    for round in 0..10 {
         let mut run = Run::begin(&place);
         let moment = random.moment(whole * 11 / 10);
         std::thread::sleep(moment);
