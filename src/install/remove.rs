@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use crate::cli;
 use crate::config::Config;
@@ -16,6 +17,8 @@ use crate::install::program::{self, Base};
 use crate::install::record::Record;
 use crate::install::setup::Held;
 use crate::install::{InstallError, NAME, call, completions, files, kept, refuse_root, say, unit};
+use crate::sys::lock;
+use crate::workspace::SessionId;
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "remove",
@@ -123,6 +126,7 @@ fn take_away(layout: &Layout, record: &Record, prefix: &str) -> Vec<InstallError
     problems.extend(remove_egress(layout).err());
     problems.extend(remove_config(layout, record).err());
     problems.extend(remove_logs(layout, prefix).err());
+    problems.extend(remove_locks(layout, prefix).err());
     problems.extend(unit::remove(layout, record).err());
     // Last: as long as it is there, all of this can be tried again.
     if problems.is_empty() {
@@ -206,6 +210,26 @@ fn remove_logs(layout: &Layout, prefix: &str) -> Result<(), InstallError> {
         }
     }
     files::remove_dir_if_empty(state);
+    Ok(())
+}
+
+/// Of sandboxes that have ended. The lock of one that just starts is held.
+fn remove_locks(layout: &Layout, prefix: &str) -> Result<(), InstallError> {
+    let dir = std::fs::read_dir(&layout.dirs.runtime);
+    for entry in dir.into_iter().flatten().flatten() {
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let sid = name
+            .strip_prefix(prefix)
+            .and_then(|rest| rest.strip_prefix('-'))
+            .and_then(|rest| rest.strip_suffix(".lock"));
+        if sid.and_then(SessionId::parse).is_some()
+            && let Ok(Some(_held)) = lock::take(&path, Duration::ZERO)
+        {
+            std::fs::remove_file(&path)
+                .map_err(|error| InstallError::file("remove", &path, error))?;
+        }
+    }
     Ok(())
 }
 

@@ -20,6 +20,26 @@ fn listings_before_install_and_after_remove_are_the_same() {
 }
 
 #[test]
+fn locks_of_sandboxes_that_have_ended_go_too() {
+    let stage = Stage::with_image();
+    stage.done(&["install"]);
+    let names = ["umwelt-0123abcd", "umwelt-0123abce", "umwelt-other", "else-0123abcd"];
+    for name in names {
+        stage.write(&format!("run/{name}.lock"), "");
+    }
+    // One that just starts.
+    let held = std::fs::File::open(stage.path("run/umwelt-0123abce.lock")).unwrap();
+    held.lock().unwrap();
+    let mut remove = stage.install_command(&["remove"]);
+    remove.env("XDG_RUNTIME_DIR", stage.path("run"));
+    assert!(remove.status().unwrap().success());
+    for (name, stays) in names.into_iter().zip([false, true, true, true]) {
+        let path = stage.path(&format!("run/{name}.lock"));
+        assert_eq!(path.exists(), stays, "{name}");
+    }
+}
+
+#[test]
 fn the_installed_program_can_remove_itself() {
     let stage = Stage::with_image();
     let before = stage.listing("home");
