@@ -89,7 +89,7 @@ Programs:
   umwelt-init      the first process in a sandbox
   umwelt-gateway   the way out of sandboxes with a network
 
-The links are made by: umwelt install
+The links are made by: umwelt install install
 Each program has --help and a manual page.
 
 Options:

@@ -307,7 +307,7 @@ pub(crate) enum WorkspaceError {
 
 impl WorkspaceError {
     pub(crate) fn hint(&self) -> Option<String> {
-        Some("name a project directory (see --help), or start in one".to_owned())
+        Some("start in a project directory, or name one: --workspace DIR where a client starts umwelt-mcp, or fallback_workspace in umwelt.toml".to_owned())
     }
 }
 

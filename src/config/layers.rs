@@ -4,6 +4,7 @@
 //! The texts are read here once more, as they are written: what they mean, and
 //! whether they are right, is told by the types beside this file.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -64,18 +65,25 @@ fn override_with(shipped: Vec<Setting>, own: Vec<Setting>, home: &Path) -> Vec<S
     };
     let is_replaced = |setting: &Setting| match setting.key.as_str() {
         "mounts" => true,
-        "mask" => own
-            .iter()
-            .any(|other| other.key == "mask" && path(other) == path(setting)),
+        "mask" => own.iter().any(|other| {
+            other.key == "mask" && other.value != setting.value && path(other) == path(setting)
+        }),
         key => own.iter().any(|other| other.key == key),
     };
     let mut kept = shipped;
     kept.retain(|setting| !is_replaced(setting));
     // What takes a mask away is none.
-    let own = own
+    let is_mask = |setting: &&Setting| setting.value.get("hide") != Some(&Value::Bool(false));
+    let repeats: BTreeSet<_> = kept
         .iter()
-        .filter(|setting| setting.value.get("hide") != Some(&Value::Bool(false)));
-    kept.extend(own.cloned());
+        .filter(|setting| setting.key == "mask")
+        .map(|setting| setting.value.to_string())
+        .collect();
+    // A copy of the shipped file says the same once more.
+    let is_new =
+        |setting: &&Setting| setting.key != "mask" || !repeats.contains(&setting.value.to_string());
+    let own: Vec<_> = own.iter().filter(is_mask).filter(is_new).cloned().collect();
+    kept.extend(own);
     kept
 }
 
@@ -164,6 +172,16 @@ mod tests {
         assert_eq!(mine, [(5, &serde_json::json!({"path": "/x/*.key"}))]);
         assert!(!of(&shipped, "mounts").is_empty());
         assert!(of(&own, "mounts").is_empty());
+    }
+
+    #[test]
+    fn copy_of_the_shipped_file_repeats_no_mask() {
+        let masks = |settings: &[Setting]| {
+            let masks = of(settings, "mask");
+            assert!(masks.iter().all(|mask| mask.layer == Layer::Shipped));
+            masks.len()
+        };
+        assert_eq!(masks(&all(Some(SHIPPED), None)), masks(&all(None, None)));
     }
 
     #[test]

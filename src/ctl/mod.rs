@@ -221,7 +221,14 @@ impl CtlError {
                 "its control plane is dead; remove what it left with: {NAME} stop --hard {}",
                 shell_word(what)
             )),
-            CtlError::NotRunning { .. } | CtlError::NoJournal { .. } => Some(format!("see what runs with: {NAME} status")),
+            CtlError::NotRunning { what, .. } | CtlError::NoJournal { what }
+                if what.starts_with('/') && !std::path::Path::new(what).exists() =>
+            {
+                Some("there is no such directory".to_owned())
+            }
+            CtlError::NotRunning { .. } | CtlError::NoJournal { .. } => {
+                Some(format!("see what runs with: {NAME} status"))
+            }
             CtlError::StillThere { what, .. } => Some(CtlError::hard_hint(what)),
             CtlError::NoPodman => Some(
                 "install podman; of PATH only ~/.local/bin, ~/bin and what root alone can write are searched"

@@ -63,6 +63,8 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     if way == Way::Revoke {
         return revoke(&place, &trust, &target);
     }
+    // Where no sandbox can be, nothing is to be accepted.
+    Workspace::select(Some(&path), None, &place.dirs)?;
     let seen = trust.comparison()?;
     let name = printable(&format!("{:?}", trust.path()));
     let TrustState::Untrusted(why) = &seen.state else {

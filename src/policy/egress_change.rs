@@ -48,6 +48,8 @@ pub(crate) enum ChangeError {
     NotInspected(RuleOrigin),
     TooMany,
     NotThere(String),
+    /// There is a rule for the same host and port, with these paths.
+    OtherPaths(Vec<PathPattern>),
     /// There is such a rule, but the workspace file does not have it.
     NotOfWorkspace(RuleOrigin),
 }
@@ -68,6 +70,14 @@ impl fmt::Display for ChangeError {
             ),
             ChangeError::TooMany => write!(f, "the policy has {MAX_RULES} rules already"),
             ChangeError::NotThere(rule) => write!(f, "no rule {rule} is in the policy"),
+            ChangeError::OtherPaths(paths) => {
+                let paths: Vec<_> = paths.iter().map(PathPattern::to_string).collect();
+                let paths = paths.join(", ");
+                write!(
+                    f,
+                    "the rule for this host and port has the paths {paths}: name all of them, or none"
+                )
+            }
             ChangeError::NotOfWorkspace(origin) => write!(
                 f,
                 "the rule comes from {}, and only rules of the workspace file can be removed",
@@ -248,9 +258,13 @@ pub(crate) fn remove(
     let origin = https
         .map(|rule| &rule.origin)
         .or_else(|| tcp.map(|rule| &rule.origin));
-    Err(match origin {
-        Some(origin) => ChangeError::NotOfWorkspace(origin.clone()),
-        None => ChangeError::NotThere(format!("for \"{}\" port {}", old.host, old.port)),
+    let mut others = policy.https.iter();
+    let other = others
+        .find(|rule| old.is_https(&rule.host, rule.port, old.paths.clone().unwrap_or_default()));
+    Err(match (origin, other) {
+        (Some(origin), _) => ChangeError::NotOfWorkspace(origin.clone()),
+        (None, Some(other)) => ChangeError::OtherPaths(other.paths.clone()),
+        (None, None) => ChangeError::NotThere(format!("for \"{}\" port {}", old.host, old.port)),
     })
 }
 
@@ -302,6 +316,13 @@ mod tests {
         let base = Err(ChangeError::NotOfWorkspace(RuleOrigin::Base));
         assert_eq!(asked(RuleKind::Https, "base.example.org", 443), base);
         assert_eq!(asked(RuleKind::Tcp, "base.example.org", 22), base);
+        let other = OldRule::parse(RuleKind::Https, "base.example.org", None, Some("/a")).unwrap();
+        let other = remove(&policy(&own), &own, &other).unwrap_err();
+        assert!(
+            other
+                .to_string()
+                .ends_with("has the paths /*: name all of them, or none")
+        );
         let gone = asked(RuleKind::Tcp, "none.example.org", 22).unwrap_err();
         assert_eq!(
             gone.to_string(),

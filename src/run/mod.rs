@@ -86,7 +86,8 @@ Usage: umwelt-run [--workspace DIR] [--detach]
 Options:
       --workspace DIR  the project directory (default: the current directory)
       --detach         go on in the background, end with the last client, and
-                       report on stdout in one line of JSON
+                       report on stdout in one line of JSON, errors too; the
+                       exit status is 0 then
   -h, --help           show this help
   -V, --version        show the version
 

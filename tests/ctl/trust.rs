@@ -160,7 +160,7 @@ fn edit_is_shown_against_what_was_accepted() {
         format!(
             "{name} does not count: it has changed since it was accepted\n\nAccepting it\n  \
              - changes read-write access to \"/srv/a\" to read-only access to \"/srv/a\"\n  \
-             ! never granted: \"/srv/a\", with its links resolved, lies outside of what can be granted: [{roots:?}]\n\n\
+             ! not granted: \"/srv/a\", with its links resolved, lies outside of what can be granted: [{roots:?}]\n\n\
              --- accepted\n+++ now\n@@ -1,4 +1,4 @@\n # mine\n [[grants]]\n path = \"/srv/a\"\n\
              -mode = \"rw\"\n+mode = \"ro\"  # \\u{{202e}}\\x9bless\n"
         )
@@ -335,7 +335,7 @@ fn question_tells_what_is_never_granted_and_all_that_the_network_opens() {
     write(&home, &text);
     let ran = trust(&home, "--diff");
     let shown = ran.text();
-    assert_eq!(shown.matches("  ! never granted: ").count(), 3, "{shown}");
+    assert_eq!(shown.matches("  ! not granted: ").count(), 3, "{shown}");
     for why in ["the home directory itself", "No such file"] {
         assert!(shown.contains(why), "{shown}");
     }

@@ -23,7 +23,12 @@ fn listings_before_install_and_after_remove_are_the_same() {
 fn locks_of_sandboxes_that_have_ended_go_too() {
     let stage = Stage::with_image();
     stage.done(&["install"]);
-    let names = ["umwelt-0123abcd", "umwelt-0123abce", "umwelt-other", "else-0123abcd"];
+    let names = [
+        "umwelt-0123abcd",
+        "umwelt-0123abce",
+        "umwelt-other",
+        "else-0123abcd",
+    ];
     for name in names {
         stage.write(&format!("run/{name}.lock"), "");
     }

@@ -16,6 +16,7 @@ use crate::policy::egress_rules;
 use crate::registries;
 use crate::text::printable;
 use crate::trust::WorkspaceTrust;
+use crate::workspace::Workspace;
 
 const OFF: &str = "the workspace has no network yet: write enabled = true below [egress] in .umwelt.toml, and run umwelt-ctl trust";
 const LATER: &str = "no sandbox runs: the rules count from its next start on";
@@ -33,8 +34,10 @@ pub(super) fn answer(place: &Place, target: &Target, asked: &Egress) -> Result<E
         notices.extend(warnings);
         return Ok(reply(&file, &policy, false, notices));
     }
+    Workspace::select(Some(&path), None, &place.dirs)?;
     let change = RuleChange::parse(asked)?;
-    let policy = merged(target, &config, &file)?;
+    // Of registries too: what is wrong with the change may be one of theirs.
+    let (policy, _) = with_registries(place, &path, &config, &file)?;
     let changed = match change.apply(&policy, &file.egress) {
         Ok(changed) => changed,
         // What was asked for is so already.

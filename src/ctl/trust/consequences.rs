@@ -60,7 +60,7 @@ pub(super) fn of(
 fn never_granted(judge: &Judge<'_>, file: &WorkspaceFile) -> Vec<String> {
     let refused = file.grants.iter().filter_map(|asked| {
         let error = judge.judge_persisted(asked).err()?;
-        Some(printable(&format!("never granted: {error}")))
+        Some(printable(&format!("not granted: {error}")))
     });
     refused.collect()
 }
