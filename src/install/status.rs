@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::cli;
+use crate::config::Config;
 use crate::ctl::output::{self, Cell, Colour};
 use crate::error::Error;
 use crate::install::args::{Args, Subcommand};
@@ -175,6 +176,12 @@ fn config(layout: &Layout, record: Option<&Record>) -> Part {
         Ok(Base::Old) => Part::stale("config", "as an earlier version shipped it"),
         Ok(Base::Current) => Part::ok("config", shown.to_string()),
         Ok(Base::Edited { is_shipped_newer }) => {
+            if let Err(error) = Config::load(&layout.dirs) {
+                return Part {
+                    fix: Some("correct it"),
+                    ..Part::stale("config", error.to_string())
+                };
+            }
             let newer = match is_shipped_newer {
                 true => ", while the shipped one has changed",
                 false => "",

@@ -256,6 +256,24 @@ fn an_edited_configuration_is_kept_and_an_old_one_renewed() {
     assert_eq!(stage.read("home/.local/lib/umwelt/umwelt.toml"), shipped);
 }
 
+#[test]
+fn mistake_in_the_configuration_is_part_of_the_status() {
+    let stage = Stage::with_image();
+    stage.done(&["install"]);
+    stage.write("home/.config/umwelt/umwelt.toml", "image = 3\n");
+    let ended = stage.run(&["status"]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    for word in ["umwelt.toml", "line 1", "correct it"] {
+        assert!(ended.stdout.contains(word), "no {word:?} in {ended:?}");
+    }
+    stage.write(
+        "home/.config/umwelt/umwelt.toml",
+        "image = \"umwelt:latest\"\n",
+    );
+    let said = stage.done(&["status"]);
+    assert!(said.contains("umwelt.toml, edited"), "{said}");
+}
+
 fn set_recorded_config(stage: &Stage, text: &str) {
     use sha2::{Digest, Sha256};
     let digest = Sha256::digest(text.as_bytes());
