@@ -60,18 +60,23 @@ fn run(args: Args) -> Result<ExitCode, Error> {
 fn show(place: &Place, path: &Path, sid: &crate::workspace::SessionId) -> Result<Shown, Error> {
     let dirs = &place.dirs;
     // What is wrong with the base config is said by those who go by it.
-    Config::load(dirs)?;
+    let config = Config::load(dirs)?;
     let (base, workspace) = (dirs.base_config(), path.join(trust::FILE));
     let base_text = load_file(&base)?;
     let trust = WorkspaceTrust::of_path(path.to_str().unwrap_or_default(), sid, dirs);
     let own = trust.comparison().ok();
     let own = own.filter(|seen| matches!(seen.state, TrustState::Trusted));
     let own_text = own.map(|seen| seen.new_text);
-    let settings = layers::settings(
+    let mut settings = layers::settings(
         base_text.as_deref().map(|text| (base.as_path(), text)),
         own_text.as_deref().map(|text| (workspace.as_path(), text)),
         &dirs.home,
     )?;
+    // The shipped limit is no more than the user's own bound.
+    let timeout = settings.iter_mut().find(|one| one.key == "shell.timeout_s");
+    if let Some(timeout) = timeout {
+        timeout.value = config.shell.timeout_s.into();
+    }
     Ok(Shown {
         base,
         workspace,

@@ -41,7 +41,15 @@ pub(crate) fn find_all(prefix: &str) -> Result<Vec<Container>, CtlError> {
     let filter = format!("--filter=label={LABEL_PREFIX}={prefix}");
     let args = ["ps", "--all", "--no-trunc", &filter, "--format=json"];
     let output = call(&args.map(OsString::from))?;
-    parse(&output, prefix)
+    parse(&output, Some(prefix))
+}
+
+/// Of every prefix: the configuration may have named another one before.
+pub(crate) fn find_of_all_prefixes() -> Result<Vec<Container>, CtlError> {
+    let filter = format!("--filter=label={LABEL_PREFIX}");
+    let args = ["ps", "--all", "--no-trunc", &filter, "--format=json"];
+    let output = call(&args.map(OsString::from))?;
+    parse(&output, None)
 }
 
 pub(super) fn find(prefix: &str, sid: &SessionId) -> Result<Vec<Container>, CtlError> {
@@ -118,7 +126,7 @@ fn entries<T: serde::de::DeserializeOwned>(json: &[u8], call: &str) -> Result<Ve
 }
 
 /// Only what carries both labels is ours; the filter is not taken on trust.
-fn parse(json: &[u8], prefix: &str) -> Result<Vec<Container>, CtlError> {
+fn parse(json: &[u8], prefix: Option<&str>) -> Result<Vec<Container>, CtlError> {
     let entries: Vec<Entry> = entries(json, "podman ps")?;
     Ok(entries
         .into_iter()
@@ -126,9 +134,10 @@ fn parse(json: &[u8], prefix: &str) -> Result<Vec<Container>, CtlError> {
         .collect())
 }
 
-fn from_entry(entry: Entry, prefix: &str) -> Option<Container> {
+fn from_entry(entry: Entry, prefix: Option<&str>) -> Option<Container> {
     let labels = entry.labels?;
-    if labels.get(LABEL_PREFIX)? != prefix {
+    let its_own = labels.get(LABEL_PREFIX)?;
+    if prefix.is_some_and(|prefix| prefix != its_own) {
         return None;
     }
     let sid = SessionId::parse(labels.get(LABEL_SID)?)?;
@@ -211,7 +220,7 @@ mod tests {
 
     fn found(labels: &str) -> usize {
         let json = format!(r#"[{{"Id":"{ID}","Names":["n"],"Labels":{labels},"Pid":0}}]"#);
-        parse(json.as_bytes(), "umwelt").unwrap().len()
+        parse(json.as_bytes(), Some("umwelt")).unwrap().len()
     }
 
     #[test]
@@ -236,15 +245,15 @@ mod tests {
     fn an_id_that_could_be_an_option_is_passed_over() {
         let json =
             r#"[{"Id":"--all","Labels":{"umwelt.prefix":"umwelt","umwelt.sid":"deadbeef"}}]"#;
-        assert_eq!(parse(json.as_bytes(), "umwelt").unwrap(), []);
+        assert_eq!(parse(json.as_bytes(), Some("umwelt")).unwrap(), []);
     }
 
     #[test]
     fn no_containers_can_be_nothing_or_an_empty_list() {
         for json in ["", "\n", "[]", "[]\n"] {
-            assert_eq!(parse(json.as_bytes(), "umwelt").unwrap(), []);
+            assert_eq!(parse(json.as_bytes(), Some("umwelt")).unwrap(), []);
         }
-        assert!(parse(b"Error: x", "umwelt").is_err());
+        assert!(parse(b"Error: x", Some("umwelt")).is_err());
     }
 
     #[test]

@@ -40,18 +40,21 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Blocks while the tools of the host are asked for their registries.
+    /// Blocks while the tools of the host, in `search_path`, are asked for
+    /// their registries.
     pub(crate) fn load(
         base: &EgressConfig,
         file: &WorkspaceFile,
         workspace: &Workspace,
         names: &Names,
         dirs: &Dirs,
+        search_path: OsString,
     ) -> Result<Setup, Error> {
         let state = InstallState::load(dirs)?;
         let tools = egress_rules::registries(base, &file.egress);
+        let writable = writable_grants(file);
         let resolved =
-            registries::resolve(&tools, &dirs.home, workspace.path(), &writable_grants(file));
+            registries::resolve(&tools, &dirs.home, workspace.path(), &writable, search_path);
         let resolvers = resolvers::of_host();
         let mut warnings = resolved.warnings;
         if resolvers.is_empty() {

@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::cli;
-use crate::config::Config;
 use crate::ctl::CtlError;
 use crate::ctl::leftover;
 use crate::error::Error;
@@ -46,9 +45,7 @@ Options:
 fn run(args: Args) -> Result<ExitCode, Error> {
     refuse_root()?;
     let layout = Layout::load()?;
-    let prefix = Config::load(&layout.dirs)
-        .map_or_else(|_| "umwelt".to_owned(), |config| config.session_prefix);
-    refuse_running(&layout, &prefix)?;
+    refuse_running(&layout)?;
     let recorded = Record::load(&layout.record).ok().flatten();
     let layout = layout.with_recorded(recorded.as_ref());
     let mut created = Vec::new();
@@ -56,7 +53,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     if layout.dirs.data.is_dir() {
         let held = Held::take(layout.clone())?;
         created.clone_from(&held.record.created);
-        problems = take_away(&held.layout, &held.record, &prefix);
+        problems = take_away(&held.layout, &held.record);
         if problems.is_empty() {
             files::remove_if_there(&held.layout.record)?;
         }
@@ -82,8 +79,8 @@ fn run(args: Args) -> Result<ExitCode, Error> {
 }
 
 /// A sandbox needs its program, and would leave its container behind.
-fn refuse_running(layout: &Layout, prefix: &str) -> Result<(), Error> {
-    let containers = match leftover::find_all(prefix) {
+fn refuse_running(layout: &Layout) -> Result<(), Error> {
+    let containers = match leftover::find_of_all_prefixes() {
         // Without podman nothing runs.
         Err(CtlError::NoPodman) => Vec::new(),
         found => found?,
@@ -102,14 +99,11 @@ fn refuse_running(layout: &Layout, prefix: &str) -> Result<(), Error> {
         .flatten();
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let sid = name
-            .strip_prefix(prefix)
-            .and_then(|rest| rest.strip_prefix('-'))
-            .and_then(|rest| rest.strip_suffix(".sock"));
+        let sid = name.strip_suffix(".sock").and_then(sid_of);
         if let Some(sid) = sid
             && UnixStream::connect(entry.path()).is_ok()
         {
-            let sid = sid.to_owned();
+            let sid = sid.to_string();
             running.entry(sid.clone()).or_insert(sid);
         }
     }
@@ -119,14 +113,20 @@ fn refuse_running(layout: &Layout, prefix: &str) -> Result<(), Error> {
     }
 }
 
+/// Of `PREFIX-SID`, whatever the prefix was when it was made.
+fn sid_of(name: &str) -> Option<SessionId> {
+    let (_, sid) = name.rsplit_once('-')?;
+    SessionId::parse(sid)
+}
+
 /// Goes on after an error, and tells all of them.
-fn take_away(layout: &Layout, record: &Record, prefix: &str) -> Vec<InstallError> {
+fn take_away(layout: &Layout, record: &Record) -> Vec<InstallError> {
     let mut problems = Vec::new();
     problems.extend(remove_images(record).err());
     problems.extend(remove_egress(layout).err());
     problems.extend(remove_config(layout, record).err());
-    problems.extend(remove_logs(layout, prefix).err());
-    problems.extend(remove_locks(layout, prefix).err());
+    problems.extend(remove_logs(layout).err());
+    problems.extend(remove_locks(layout).err());
     problems.extend(unit::remove(layout, record).err());
     // Last: as long as it is there, all of this can be tried again.
     if problems.is_empty() {
@@ -198,12 +198,11 @@ fn remove_config(layout: &Layout, record: &Record) -> Result<(), InstallError> {
 }
 
 /// Logs of control planes, and long outputs of commands.
-fn remove_logs(layout: &Layout, prefix: &str) -> Result<(), InstallError> {
+fn remove_logs(layout: &Layout) -> Result<(), InstallError> {
     let state = &layout.dirs.state;
-    let begin = format!("{prefix}-");
     for entry in std::fs::read_dir(state).into_iter().flatten().flatten() {
         let path = entry.path();
-        let is_ours = entry.file_name().to_string_lossy().starts_with(&begin);
+        let is_ours = sid_of(&entry.file_name().to_string_lossy()).is_some();
         if is_ours && path.is_dir() && !path.is_symlink() {
             std::fs::remove_dir_all(&path)
                 .map_err(|error| InstallError::file("remove", &path, error))?;
@@ -214,16 +213,13 @@ fn remove_logs(layout: &Layout, prefix: &str) -> Result<(), InstallError> {
 }
 
 /// Of sandboxes that have ended. The lock of one that just starts is held.
-fn remove_locks(layout: &Layout, prefix: &str) -> Result<(), InstallError> {
+fn remove_locks(layout: &Layout) -> Result<(), InstallError> {
     let dir = std::fs::read_dir(&layout.dirs.runtime);
     for entry in dir.into_iter().flatten().flatten() {
         let path = entry.path();
         let name = entry.file_name().to_string_lossy().into_owned();
-        let sid = name
-            .strip_prefix(prefix)
-            .and_then(|rest| rest.strip_prefix('-'))
-            .and_then(|rest| rest.strip_suffix(".lock"));
-        if sid.and_then(SessionId::parse).is_some()
+        let sid = name.strip_suffix(".lock").and_then(sid_of);
+        if sid.is_some()
             && let Ok(Some(_held)) = lock::take(&path, Duration::ZERO)
         {
             std::fs::remove_file(&path)

@@ -9,7 +9,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::config;
-use crate::podman;
 use crate::registries::program;
 
 /// How long one tool may take, and all of them together.
@@ -51,7 +50,12 @@ pub(super) enum ToolError {
 }
 
 impl Host {
-    pub(super) fn new(home: &Path, workspace: &Path, writable: &[PathBuf]) -> Host {
+    pub(super) fn new(
+        home: &Path,
+        workspace: &Path,
+        writable: &[PathBuf],
+        search_path: OsString,
+    ) -> Host {
         let writable = writable.iter().map(PathBuf::as_path);
         let mut places = Vec::new();
         for place in writable.chain([workspace]) {
@@ -65,7 +69,7 @@ impl Host {
             root: PathBuf::from("/"),
             home: home.to_owned(),
             writable: places,
-            search_path: podman::search_path(workspace),
+            search_path,
             variables: variables.collect(),
             tool_limit: TOOL_LIMIT,
             deadline: Instant::now() + TOTAL_LIMIT,

@@ -15,6 +15,7 @@ mod npm;
 mod pip;
 mod program;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::config::egress::Registry;
@@ -37,17 +38,18 @@ pub(crate) struct Resolved {
 /// Asks the host. Blocks while tools run, for 10 seconds at most.
 ///
 /// `writable` are the places that the agent can write besides the workspace:
-/// nothing in them counts.
+/// nothing in them counts. The tools are looked for in `search_path`.
 pub(crate) fn resolve(
     tools: &[Registry],
     home: &Path,
     workspace: &Path,
     writable: &[PathBuf],
+    search_path: OsString,
 ) -> Resolved {
     if tools.is_empty() {
         return Resolved::default();
     }
-    resolve_on(&Host::new(home, workspace, writable), tools)
+    resolve_on(&Host::new(home, workspace, writable, search_path), tools)
 }
 
 fn resolve_on(host: &Host, tools: &[Registry]) -> Resolved {

@@ -109,7 +109,13 @@ fn nothing_installed_and_nothing_configured_is_a_warning_and_no_guess() {
         assert!(unknown(&warnings), "{warnings:?}");
         assert!(warnings[0].starts_with(&format!("registries: {tool}: ")));
     }
-    let none = resolve(&[], Path::new("/home/u"), Path::new("/w"), &[]);
+    let none = resolve(
+        &[],
+        Path::new("/home/u"),
+        Path::new("/w"),
+        &[],
+        OsString::new(),
+    );
     assert_eq!(none, Resolved::default());
 }
 
@@ -549,11 +555,11 @@ fn places_of_the_real_host_are_real_paths_and_include_the_workspace() {
     std::os::unix::fs::symlink(base.join("w"), base.join("alias")).unwrap();
     std::fs::write(base.join("w/x"), "x").unwrap();
     std::fs::write(base.join("y"), "y").unwrap();
-    let host = Host::new(&base, &base.join("alias"), &[]);
+    let host = Host::new(&base, &base.join("alias"), &[], OsString::new());
     assert!(host.read(&base.join("w/x")).is_err());
     assert!(host.read(&base.join("alias/x")).is_err());
     assert_eq!(host.read(&base.join("y")), Ok(Some("y".to_owned())));
     assert_eq!(host.read(&base.join("none")), Ok(None));
-    let host = Host::new(&base, &base.join("w"), &[base.join("y")]);
+    let host = Host::new(&base, &base.join("w"), &[base.join("y")], OsString::new());
     assert!(host.read(&base.join("y")).is_err());
 }

@@ -55,8 +55,12 @@ pub(crate) fn find(masks: &[Mask], mounts: &MountSet) -> Result<MaskFacts, Prefl
     let mut hidden = BTreeMap::new();
     for mask in masks {
         for path in existing(&mask.target)? {
-            if let Some(found) = look(&path, mask.reason.as_deref())? {
-                hidden.insert(found.real.clone(), found);
+            match look(&path, mask.reason.as_deref()) {
+                Ok(None) => {}
+                Ok(Some(found)) => drop(hidden.insert(found.real.clone(), found)),
+                Err(error) if is_shown(&path, mounts) => return Err(error),
+                // The agent of another project may have made it.
+                Err(error) => log::info!("{error}; it is in nothing that is shown"),
             }
         }
     }
@@ -259,10 +263,14 @@ mod tests {
     }
 
     #[test]
-    fn names_that_podman_could_misread_are_refused() {
+    fn names_that_podman_could_misread_are_refused_where_they_are_shown() {
         let (_dir, dir) = place();
         std::fs::write(dir.join("key\nx"), "").unwrap();
-        let error = find(&[mask(&dir.join("key*"))], &MountSet::merge(Vec::new())).unwrap_err();
+        let masks = [mask(&dir.join("key*"))];
+        let path = dir.to_str().unwrap();
+        let bind = Mount::bind(path, path, Access::ReadOnly, Origin::Base);
+        find(&masks, &MountSet::default()).unwrap();
+        let error = find(&masks, &MountSet::merge(vec![bind])).unwrap_err();
         assert!(error.to_string().contains("line break"), "{error}");
     }
 

@@ -188,7 +188,8 @@ fn serve(options: &Options) -> Result<(), Error> {
         Acquired::Lock(lock) => lock,
         Acquired::Attached => return already_running(options.launched, &selected.workspace),
     };
-    let (found, asked) = selected.look()?;
+    let tools_path = podman::search_path(selected.workspace.path());
+    let (found, asked) = selected.look(tools_path)?;
     let signals = sys::signal::readable_on(&sys::signal::END)
         .map_err(|error| Error::io("watch signals", error))?;
     let places = found.names.clone();
@@ -231,8 +232,9 @@ impl Selected {
         })
     }
 
-    /// All that is found out before anything is made.
-    fn look(self) -> Result<(Found, Asked), Error> {
+    /// All that is found out before anything is made. `tools_path` is where the
+    /// tools that know registries are looked for.
+    fn look(self, tools_path: OsString) -> Result<(Found, Asked), Error> {
         let Selected {
             mut config,
             dirs,
@@ -242,7 +244,14 @@ impl Selected {
         } = self;
         config.masks = masks::all(config.masks, &dirs);
         let mut preflight = preflight::check(&config, &workspace, &dirs)?;
-        let asked = ask(&config, &workspace, &names, &dirs, &mut preflight)?;
+        let asked = ask(
+            &config,
+            &workspace,
+            &names,
+            &dirs,
+            &mut preflight,
+            tools_path,
+        )?;
         let found = Found {
             config,
             dirs,
@@ -262,6 +271,7 @@ fn ask(
     names: &Names,
     dirs: &Dirs,
     preflight: &mut Preflight,
+    tools_path: OsString,
 ) -> Result<Asked, Error> {
     let workspace_file = StandingFile::load(WorkspaceTrust::new(workspace, dirs));
     let file = workspace_file.counted();
@@ -271,7 +281,7 @@ fn ask(
             egress: None,
         });
     }
-    let setup = Setup::load(&config.egress, file, workspace, names, dirs)?;
+    let setup = Setup::load(&config.egress, file, workspace, names, dirs, tools_path)?;
     preflight.warnings.extend(setup.warnings.iter().cloned());
     let network_names = NetworkNames {
         prefix: config.session_prefix.clone(),

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{ListReply, RuleEntry};
 use crate::egress::rules;
 use crate::error::Error;
+use crate::podman;
 use crate::podman::argv::Network;
 use crate::policy::egress::HostEntry;
 use crate::run::{Selected, confirm, prepare};
@@ -27,7 +28,10 @@ pub(crate) struct Planned {
 
 /// Fails where the start would be refused, with the same error.
 pub(crate) fn plan(workspace: Option<&Path>) -> Result<Planned, Error> {
-    let (found, mut asked) = Selected::new(workspace)?.look()?;
+    // A person who only looks runs no program that an agent could have put
+    // into a directory of PATH.
+    let tools_path = podman::trusted_search_path();
+    let (found, mut asked) = Selected::new(workspace)?.look(tools_path)?;
     let mut context = prepare(found, &asked, false);
     let (grants, refused) = context.persisted(&asked.workspace_file);
     let plan = context.plan(&grants)?;

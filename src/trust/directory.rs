@@ -52,7 +52,7 @@ impl Directory {
     }
 
     /// What the file holds, or `None` where there is none.
-    pub(super) fn read(&self, name: &str, limit: u64) -> Result<Option<Contents>, ConfigError> {
+    pub(crate) fn read(&self, name: &str, limit: u64) -> Result<Option<Contents>, ConfigError> {
         let path = self.path_of(name);
         let failed = |error: Errno| ConfigError::Read(path.clone(), error.into());
         // Looked at before it is opened: opening a device can do something.
@@ -74,7 +74,7 @@ impl Directory {
     }
 
     /// Puts a new file in the place of an old one. `is_expected` is asked last.
-    pub(super) fn replace(
+    pub(crate) fn replace(
         &self,
         name: &str,
         contents: &Contents,

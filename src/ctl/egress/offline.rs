@@ -10,6 +10,7 @@ use crate::ctl::trust::path_of;
 use crate::egress::rules::{self, RuleChange};
 use crate::egress::setup::writable_grants;
 use crate::error::Error;
+use crate::podman;
 use crate::policy::egress::EgressPolicy;
 use crate::policy::egress_change::ChangeError;
 use crate::policy::egress_rules;
@@ -79,7 +80,9 @@ fn with_registries(
     file: &WorkspaceFile,
 ) -> Result<(EgressPolicy, Vec<String>), Error> {
     let tools = egress_rules::registries(&config.egress, &file.egress);
-    let found = registries::resolve(&tools, &place.dirs.home, path, &writable_grants(file));
+    let (home, writable) = (&place.dirs.home, writable_grants(file));
+    let tools_path = podman::trusted_search_path();
+    let found = registries::resolve(&tools, home, path, &writable, tools_path);
     let policy = egress_rules::merge("", &config.egress, &file.egress, found.rules)
         .map_err(crate::egress::EgressError::from)?;
     Ok((policy, found.warnings))

@@ -68,7 +68,8 @@ fn never_granted(judge: &Judge<'_>, file: &WorkspaceFile) -> Vec<String> {
 fn reached(place: &Place, workspace: &Path, config: &Config, file: &WorkspaceFile) -> Vec<String> {
     let tools = egress_rules::registries(&config.egress, &file.egress);
     let home = &place.dirs.home;
-    let found = registries::resolve(&tools, home, workspace, &writable_grants(file));
+    let tools_path = podman::trusted_search_path();
+    let found = registries::resolve(&tools, home, workspace, &writable_grants(file), tools_path);
     let mut lines = match egress_rules::merge("", &config.egress, &file.egress, found.rules) {
         Ok(policy) => rules(&policy),
         Err(error) => vec![format!("nothing, for the sandbox cannot start: {error}")],

@@ -1,7 +1,7 @@
 //! A settings file of the user: edited with a look at the difference, a
 //! question, and a copy of what was there.
 
-use std::os::unix::fs::MetadataExt;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::known::COPY;
@@ -10,9 +10,12 @@ use crate::ctl::{diff, trust};
 use crate::error::Error;
 use crate::install::{InstallError, files};
 use crate::text::printable;
+use crate::trust::directory::{Contents, Directory, ReplaceError};
 
 /// Settings are a few kilobytes.
-const LIMIT: usize = 4 << 20;
+const LIMIT: u64 = 4 << 20;
+
+const CHANGED: &str = "it changed while you were looking; run it again";
 
 #[derive(Debug)]
 pub(super) struct Done {
@@ -32,8 +35,16 @@ pub(super) fn into_file(
 ) -> Result<Done, Error> {
     let file = real(named)?;
     let shown = printable(&file.display().to_string());
-    let before = read(&file)?;
-    let old = before.as_deref().unwrap_or_default();
+    // The directory is made when the answer is there.
+    let place = match file.parent().is_some_and(Path::is_dir) {
+        true => Some(Place::open(&file)?),
+        false => None,
+    };
+    let before = match &place {
+        Some(place) => place.read()?,
+        None => None,
+    };
+    let old = before.as_ref().map_or("", |(text, _)| text.as_str());
     let new = edit(old).map_err(|why| refused(&file, why))?;
     if new == old {
         return Ok(Done {
@@ -50,19 +61,16 @@ pub(super) fn into_file(
         confirm()?;
     }
     // A person takes a while to look, and clients write their settings too.
-    if read(&file)? != before {
-        let why = "it changed while you were looking; run it again".to_owned();
-        return Err(refused(&file, why).into());
+    let place = place.map_or_else(|| Place::open(&file), Ok)?;
+    if place.read()? != before {
+        return Err(refused(&file, CHANGED.to_owned()).into());
     }
+    let before = before.map(|(_, contents)| contents);
     let copy = match &before {
-        Some(text) => Some(keep_copy(&file, text)?),
+        Some(contents) => Some(place.keep_copy(contents)?),
         None => None,
     };
-    if let Some(parent) = file.parent() {
-        files::make_dir(parent, 0o700)?;
-    }
-    let mode = files::mode_of(&file).unwrap_or(0o600);
-    files::replace(&file, new.as_bytes(), mode & 0o777)?;
+    place.write(&new, before.as_ref())?;
     let copy = copy.map_or_else(String::new, |copy| {
         format!("; as it was: {}", printable(&copy.display().to_string()))
     });
@@ -87,24 +95,6 @@ fn real(named: &Path) -> Result<PathBuf, InstallError> {
     Ok(crate::places::real(&absolute))
 }
 
-fn read(file: &Path) -> Result<Option<String>, InstallError> {
-    let Some(bytes) = files::read(file)? else {
-        return Ok(None);
-    };
-    let owner = std::fs::metadata(file)
-        .map_err(|error| InstallError::file("look at", file, error))?
-        .uid();
-    if owner != rustix::process::geteuid().as_raw() {
-        return Err(refused(file, format!("it belongs to uid {owner}")));
-    }
-    if bytes.len() > LIMIT {
-        return Err(refused(file, format!("it is larger than {LIMIT} bytes")));
-    }
-    let text = String::from_utf8(bytes);
-    text.map(Some)
-        .map_err(|_| refused(file, "it is not UTF-8".to_owned()))
-}
-
 fn confirm() -> Result<(), Error> {
     let is_terminal = |fd| rustix::termios::isatty(fd);
     if !is_terminal(rustix::stdio::stdin()) || !is_terminal(rustix::stdio::stdout()) {
@@ -116,19 +106,77 @@ fn confirm() -> Result<(), Error> {
     }
 }
 
-/// Beside the file, under a name that is free.
-fn keep_copy(file: &Path, text: &str) -> Result<PathBuf, InstallError> {
-    let name = file.file_name().unwrap_or_default();
-    let names = (1..1000).map(|number| {
-        let mut name = name.to_owned();
-        name.push(format!("{COPY}{number}"));
-        file.with_file_name(name)
-    });
-    let copy = names
-        .into_iter()
-        .find(|copy| !files::is_there(copy))
-        .ok_or_else(|| refused(file, "there are too many copies of it".to_owned()))?;
-    let mode = files::mode_of(file).unwrap_or(0o600);
-    files::replace(&copy, text.as_bytes(), mode & 0o777)?;
-    Ok(copy)
+/// The directory of a file, held: an agent may work there, and could put a link
+/// to another directory in its place.
+struct Place {
+    dir: Directory,
+    file: PathBuf,
+    name: String,
+}
+
+impl Place {
+    fn open(file: &Path) -> Result<Place, InstallError> {
+        let parts = file.parent().zip(file.file_name().and_then(OsStr::to_str));
+        let Some((parent, name)) = parts else {
+            return Err(refused(file, "it is no name of a file in UTF-8".to_owned()));
+        };
+        files::make_dir(parent, 0o700)?;
+        let dir =
+            Directory::open(parent).map_err(|error| InstallError::file("open", parent, error))?;
+        Ok(Place {
+            dir,
+            file: file.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    fn read(&self) -> Result<Option<(String, Contents)>, InstallError> {
+        let found = self.dir.read(&self.name, LIMIT);
+        let found = found.map_err(|error| refused(&self.file, error.to_string()))?;
+        let Some(contents) = found else {
+            return Ok(None);
+        };
+        match String::from_utf8(contents.bytes.clone()) {
+            Ok(text) => Ok(Some((text, contents))),
+            Err(_) => Err(refused(&self.file, "it is not UTF-8".to_owned())),
+        }
+    }
+
+    fn write(&self, text: &str, before: Option<&Contents>) -> Result<(), InstallError> {
+        let contents = Contents {
+            bytes: text.as_bytes().to_vec(),
+            mode: before.map_or(0o600, |before| before.mode),
+        };
+        let is_expected = |now: Option<&Contents>| now == before;
+        let put = self.dir.replace(&self.name, &contents, is_expected, LIMIT);
+        put.map_err(|error| match error {
+            ReplaceError::Changed => refused(&self.file, CHANGED.to_owned()),
+            ReplaceError::Io(error) => InstallError::file("write", &self.file, error),
+        })
+    }
+
+    /// Beside the file, under a name that is free.
+    fn keep_copy(&self, contents: &Contents) -> Result<PathBuf, InstallError> {
+        for number in 1..1000 {
+            let name = format!("{}{COPY}{number}", self.name);
+            match self
+                .dir
+                .replace(&name, contents, |there| there.is_none(), LIMIT)
+            {
+                Ok(()) => return Ok(self.file.with_file_name(name)),
+                Err(ReplaceError::Changed) => {}
+                Err(ReplaceError::Io(error)) => {
+                    return Err(InstallError::file(
+                        "write",
+                        &self.file.with_file_name(name),
+                        error,
+                    ));
+                }
+            }
+        }
+        Err(refused(
+            &self.file,
+            "there are too many copies of it".to_owned(),
+        ))
+    }
 }
