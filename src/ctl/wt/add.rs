@@ -5,6 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
 use super::branch;
 use super::git::{Head, Repository, args};
 use super::hook::{self, Told};
@@ -16,6 +19,7 @@ use crate::cli;
 use crate::dirs;
 use crate::error::Error;
 use crate::gitdir::{self, Directory};
+use crate::sys::open;
 use crate::trust::repository;
 use crate::workspace;
 
@@ -338,18 +342,34 @@ fn place_error(path: &Path, reason: String) -> WorktreeError {
     }
 }
 
+/// What is made must not end up where a link leads.
+fn make_dir(dir: &Path) -> Result<(), String> {
+    let failed = |error: io::Error| error.to_string();
+    let check_real = |path: &Path| match std::fs::canonicalize(path).map_err(failed)? {
+        real if real == path => Ok(()),
+        real => Err(format!("{path:?} leads to {real:?}")),
+    };
+    let (above, name) = match (dir.parent(), dir.file_name()) {
+        (Some(above), Some(name)) => (above, name),
+        _ => return check_real(dir),
+    };
+    std::fs::create_dir_all(above).map_err(failed)?;
+    check_real(above)?;
+    let made = open::absolute(above, OFlags::PATH | OFlags::DIRECTORY)
+        .and_then(|above| rustix::fs::mkdirat(above, name, Mode::from_raw_mode(0o775)));
+    match made {
+        Err(error) if error != Errno::EXIST => Err(failed(error.into())),
+        _ => check_real(dir),
+    }
+}
+
 /// The directory above, by its real path, and nothing in the way.
 fn prepare(site: &Site, dir: &Path, path: &Path) -> Result<Directory, WorktreeError> {
     let refused = |reason: String| place_error(path, reason);
     if let Some(reason) = workspace::refusal(path, &site.place.dirs) {
         return Err(refused(reason));
     }
-    std::fs::create_dir_all(dir).map_err(|error| refused(error.to_string()))?;
-    // What is made below must not end up where a link leads.
-    let real = std::fs::canonicalize(dir).map_err(|error| refused(error.to_string()))?;
-    if real != dir {
-        return Err(refused(format!("{dir:?} leads to {real:?}")));
-    }
+    make_dir(dir).map_err(refused)?;
     let above = Directory::open(dir).map_err(refused)?;
     gitdir::one_line(path).map_err(refused)?;
     match path.symlink_metadata() {
