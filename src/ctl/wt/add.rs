@@ -349,9 +349,8 @@ fn make_dir(dir: &Path) -> Result<(), String> {
         real if real == path => Ok(()),
         real => Err(format!("{path:?} leads to {real:?}")),
     };
-    let (above, name) = match (dir.parent(), dir.file_name()) {
-        (Some(above), Some(name)) => (above, name),
-        _ => return check_real(dir),
+    let (Some(above), Some(name)) = (dir.parent(), dir.file_name()) else {
+        return check_real(dir);
     };
     std::fs::create_dir_all(above).map_err(failed)?;
     check_real(above)?;
