@@ -416,6 +416,149 @@ fn no_file_of_another_project_is_written_when_paths_are_swapped_meanwhile() {
     assert!(exists(&admin.join("index")));
 }
 
+/// A `git` that runs a script before or after a subcommand of the real one.
+fn wrap_git(place: &Place, subcommand: &str, before: &str, after: &str) {
+    let text = format!(
+        "#!/bin/sh\nreal() {{ PATH=/usr/local/bin:/usr/bin:/bin git \"$@\"; }}\n\
+         [ \"$1\" = {subcommand} ] || {{ real \"$@\"; exit $?; }}\n\
+         {before}\nreal \"$@\"; status=$?\n{after}\nexit $status\n"
+    );
+    let git = place.home.bin().join("git");
+    // Written by a shell, as podman is: no child of another test keeps it busy.
+    let write = "printf %s \"$1\" > \"$2\"; chmod 755 \"$2\"";
+    let status = Command::new("sh")
+        .args(["-c", write, "sh", &text])
+        .arg(&git)
+        .status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn files_are_checked_out_where_no_agent_can_swap_a_directory() {
+    let place = Place::new();
+    let victim = place.home.path("victim");
+    for dir in [place.repo.join("sub"), victim.join("sub")] {
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("deep"), "kept").unwrap();
+    }
+    std::fs::write(place.repo.join("sub/deep"), "of the agent").unwrap();
+    std::fs::write(victim.join("file"), "kept").unwrap();
+    place.git(&["add", "."]);
+    place.git(&["commit", "--quiet", "--message=sub"]);
+    let above = place.home.path("repo.worktrees");
+    let (top, log) = (above.join("w1"), place.home.path("log"));
+    let [shown, to, seen] = [&top, &victim, &log].map(|path| path.display().to_string());
+    // What is there by now is moved out of the way.
+    let link = |at: &str, to: &str| {
+        format!("[ ! -e {at} ] || mv {at} {at}.aside; ln -s {to} {at} 2>/dev/null")
+    };
+    let note = format!(
+        "pwd -P > {seen}; stat -c %a .. >> {seen}; find {} -mindepth 1 >> {seen}",
+        above.display()
+    );
+    for (before, after, made_at) in [
+        (link(&shown, &to), String::new(), None),
+        (String::new(), link(&shown, &to), None),
+        (
+            String::new(),
+            link(above.to_str().unwrap(), &to),
+            Some("repo.worktrees.aside/w1"),
+        ),
+        (
+            link(&format!("{shown}/sub"), &format!("{to}/sub")),
+            String::new(),
+            Some("repo.worktrees/w1"),
+        ),
+    ] {
+        wrap_git(&place, "reset", &format!("{note}\n{before}"), &after);
+        let ran = place.wt(&["add", place.repo.to_str().unwrap(), "w1"]);
+        for (name, dir) in [("file", &victim), ("deep", &victim.join("sub"))] {
+            let found = std::fs::read_to_string(dir.join(name)).unwrap();
+            assert_eq!(found, "kept", "{before}; {after}");
+        }
+        assert_eq!(victim.read_dir().unwrap().count(), 2, "{before}; {after}");
+        assert_eq!(ran.code, Some(i32::from(made_at.is_none())), "{ran:?}");
+        match made_at {
+            Some(made) => {
+                let deep = place.home.path(made).join("sub/deep");
+                assert_eq!(std::fs::read_to_string(deep).unwrap(), "of the agent");
+            }
+            None => assert!(ran.stderr.contains("it exists already"), "{ran:?}"),
+        }
+        // git was at work in a place of ours, and nothing was in the other yet.
+        let noted = std::fs::read_to_string(&log).unwrap();
+        let staging = place.home.path("data/umwelt/worktree-");
+        assert!(noted.starts_with(staging.to_str().unwrap()), "{noted}");
+        assert_eq!(noted.lines().skip(1).collect::<Vec<_>>(), ["700"]);
+        let left = place.home.path("data/umwelt").read_dir().unwrap();
+        assert_eq!(left.count(), 0);
+        std::fs::remove_file(place.home.bin().join("git")).unwrap();
+        let admin = place.repo.join(".git/worktrees/w1");
+        assert_eq!(exists(&admin), made_at.is_some());
+        for path in [&above, &place.home.path("repo.worktrees.aside"), &admin] {
+            drop(std::fs::remove_file(path));
+            drop(std::fs::remove_dir_all(path));
+        }
+        place.git(&["branch", "--quiet", "-D", "w1"]);
+    }
+    // The very same without a swap.
+    assert!(exists(&place.add(&["w1"]).join("sub/deep")));
+    assert_eq!(place.git_in(&top, &["status", "--porcelain"]), "");
+}
+
+#[test]
+fn changes_are_looked_for_in_the_directory_that_would_be_removed() {
+    let place = Place::new();
+    let (clean, path) = (place.add(&["clean"]), place.add(&["w1"]));
+    std::fs::write(path.join("file"), "work").unwrap();
+    let (clean, shown) = (clean.display(), path.display());
+    wrap_git(
+        &place,
+        "status",
+        &format!("mv {shown} {shown}.aside; ln -s {clean} {shown}"),
+        &format!("rm {shown}; mv {shown}.aside {shown}"),
+    );
+    place.assert_kept(&path, "files are changed or unknown to git: \" M file\"");
+    std::fs::write(path.join("file"), "one\n").unwrap();
+    let ran = place.rm(&path, &[]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(!exists(&path) && exists(&place.home.path("repo.worktrees/clean/file")));
+}
+
+#[test]
+fn a_git_file_leads_to_no_repository_that_was_not_named() {
+    let place = Place::new();
+    let (repo, git) = (place.repo.to_str().unwrap(), place.repo.join(".git"));
+    let evil = place.home.path("evil");
+    std::fs::create_dir(&evil).unwrap();
+    let pointer = format!("gitdir: {}\n", git.display());
+    std::fs::write(evil.join(".git"), pointer).unwrap();
+    let refused = |dir: &Path, subcommand: &str| {
+        let ran = place.wt(&[subcommand, dir.to_str().unwrap()]);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        let reason = format!("of {dir:?} leads to another repository, {git:?}");
+        assert!(ran.stderr.contains(&reason), "{ran:?}");
+        let way_out = format!("name it itself, as in: umwelt-ctl wt add {repo}\n");
+        assert!(ran.stderr.ends_with(&way_out), "{ran:?}");
+        assert!(!exists(&place.home.path("repo.worktrees")));
+        assert_eq!(place.git(&["branch", "--list", "w1"]), "");
+        let trust = place.home.path("state/umwelt/trust");
+        assert_eq!(trust.read_dir().into_iter().flatten().count(), 0);
+    };
+    refused(&evil, "add");
+    refused(&evil, "list");
+    // One that the repository names too, but nobody has accepted.
+    let plain = place.home.path("plain");
+    place.git(&["worktree", "add", "--quiet", plain.to_str().unwrap()]);
+    refused(&plain, "add");
+    let plain = plain.to_str().unwrap();
+    assert_eq!(place.wt(&["list", plain]).code, Some(0));
+    assert_eq!(place.wt(&["accept", "--yes", plain]).code, Some(0));
+    let ran = place.wt(&["add", plain]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(exists(&place.home.path("repo.worktrees/w1/file")));
+}
+
 #[test]
 fn submodules_are_not_looked_into() {
     let place = Place::new();

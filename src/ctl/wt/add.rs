@@ -1,23 +1,31 @@
 //! `umwelt-ctl wt add`: a new worktree, its files, and the hook.
 
 use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::branch;
 use super::git::{Head, Repository, args};
 use super::hook::{self, Told};
 use super::shadow::Shadow;
+use super::staging::Staging;
 use super::tree::Tree;
 use super::{Site, WorktreeError};
 use crate::cli;
+use crate::dirs;
 use crate::error::Error;
 use crate::gitdir::{self, Directory};
+use crate::sys::open;
 use crate::trust::repository;
 use crate::workspace;
 
 /// Names that are tried where none is given.
 const MAX_NUMBER: u32 = 9999;
+const IN_THE_WAY: &str = "it exists already";
 
 pub(super) fn run(
     site: &Site,
@@ -26,6 +34,7 @@ pub(super) fn run(
     branch: Option<String>,
 ) -> Result<ExitCode, Error> {
     let repository = Repository::find(repo)?;
+    check_accepted(site, &repository)?;
     let dir = site
         .worktrees
         .dir
@@ -44,32 +53,47 @@ pub(super) fn run(
     if start.is_new {
         make_branch(&shadow, &repository, &branch, &start.commit)?;
     }
-    let made = Made::create(&repository, &above, &path)?;
-    if let Err(error) = made.fill(&shadow, &branch, &start.commit) {
-        made.remove();
-        return Err(error.into());
-    }
-    drop(shadow);
+    dirs::create_private(&site.place.dirs.data)?;
+    let made = Made::create(&repository, &site.place.dirs.data, &path)?;
+    let filled = made.fill(&shadow, &branch, &start.commit);
+    let top = match filled.and_then(|()| made.put(&above)) {
+        Ok(top) => top,
+        Err(error) => {
+            made.remove();
+            return Err(error.into());
+        }
+    };
+    drop((shadow, made));
     repository::accept(&site.place.dirs, &path, &repository.common)?;
-    call_hook(site, &repository, &path, &branch)?;
+    let told = Told {
+        repository: &repository,
+        worktree: &path,
+        dir: top.as_fd(),
+        branch: &branch,
+    };
+    call_hook(site, &told)?;
     Ok(cli::print(&format!("{}\n", path.display())))
 }
 
-fn call_hook(
-    site: &Site,
-    repository: &Repository,
-    path: &Path,
-    branch: &str,
-) -> Result<(), WorktreeError> {
-    let told = Told {
-        repository,
-        worktree: path,
-        branch,
-    };
-    let ran = hook::run("worktrees.post_add", &site.worktrees.post_add, &told);
+/// A worktree stands for its repository only if a person has said so once.
+fn check_accepted(site: &Site, repository: &Repository) -> Result<(), WorktreeError> {
+    let common = &repository.common;
+    match &repository.through {
+        Some(path) if !repository::is_accepted(&site.place.dirs, path, common) => {
+            Err(WorktreeError::Elsewhere {
+                path: path.clone(),
+                common: common.clone(),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn call_hook(site: &Site, told: &Told<'_>) -> Result<(), WorktreeError> {
+    let ran = hook::run("worktrees.post_add", &site.worktrees.post_add, told);
     ran.map_err(|mut error| {
         if let WorktreeError::Hook { left, .. } = &mut error {
-            *left = Some(path.to_owned());
+            *left = Some(told.worktree.to_owned());
         }
         error
     })
@@ -214,21 +238,18 @@ fn make_branch(
 
 /// The worktree and its administrative directory. The agent of the repository
 /// can put links in their place at any time: what is written goes where they
-/// were made, into files that are new.
+/// were made, into files that are new. The worktree is out of its reach until
+/// it is whole.
 #[derive(Debug)]
 struct Made {
     path: PathBuf,
-    top: Directory,
+    staging: Staging,
     admin: Directory,
-    trees: [Tree; 2],
+    admin_files: Tree,
 }
 
 impl Made {
-    fn create(
-        repository: &Repository,
-        above: &Directory,
-        path: &Path,
-    ) -> Result<Made, WorktreeError> {
+    fn create(repository: &Repository, data: &Path, path: &Path) -> Result<Made, WorktreeError> {
         let failed = |error: io::Error| place_error(path, error.to_string());
         let refused = |reason| WorktreeError::NotARepository {
             path: repository.top.clone(),
@@ -242,31 +263,34 @@ impl Made {
             _ => {}
         }
         let worktrees = common.dir("worktrees").map_err(refused)?;
+        let staging = Staging::create(data).map_err(|reason| place_error(path, reason))?;
         let name = path.file_name().unwrap_or_default();
-        above.create_dir(name).map_err(failed)?;
-        let top = above
-            .dir(name)
-            .map_err(|reason| place_error(path, reason))?;
-        let admin_name = create_admin(&worktrees, &name.to_string_lossy()).map_err(failed)?;
-        let admin = worktrees.dir(&admin_name).map_err(refused)?;
-        let trees = [
-            Tree::of(above, name, &top).map_err(failed)?,
-            Tree::of(worktrees, admin_name.as_ref(), &admin).map_err(failed)?,
-        ];
-        let path = path.to_owned();
+        let name = create_admin(&worktrees, &name.to_string_lossy()).map_err(failed)?;
+        let admin = worktrees.dir(&name).map_err(refused)?;
         Ok(Made {
-            path,
-            top,
+            path: path.to_owned(),
+            staging,
+            admin_files: Tree::of(worktrees, name.as_ref(), &admin).map_err(failed)?,
             admin,
-            trees,
         })
     }
 
     fn fill(&self, shadow: &Shadow, branch: &str, commit: &str) -> Result<(), WorktreeError> {
         let failed = |error: io::Error| place_error(&self.path, error.to_string());
         self.link(branch).map_err(failed)?;
-        shadow.files(&self.path, Some(commit))?.check_out()?;
+        let top = self.staging.files().as_fd();
+        shadow.files(top, Some(commit))?.check_out()?;
         shadow.save_index(&self.admin).map_err(failed)
+    }
+
+    /// The worktree as it is then, held.
+    fn put(&self, above: &Directory) -> Result<OwnedFd, WorktreeError> {
+        let name = self.path.file_name().unwrap_or_default();
+        let put = self.staging.put(above, name);
+        put.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => place_error(&self.path, IN_THE_WAY.to_owned()),
+            _ => place_error(&self.path, error.to_string()),
+        })
     }
 
     /// The few files by which the two find each other. Left out is what git
@@ -274,7 +298,11 @@ impl Made {
     fn link(&self, branch: &str) -> io::Result<()> {
         let (dot_git, admin) = (self.path.join(".git"), self.admin.path());
         for (dir, name, text) in [
-            (&self.top, ".git", format!("gitdir: {}\n", admin.display())),
+            (
+                self.staging.files(),
+                ".git",
+                format!("gitdir: {}\n", admin.display()),
+            ),
             (&self.admin, "gitdir", format!("{}\n", dot_git.display())),
             (&self.admin, "commondir", "../..\n".to_owned()),
             (&self.admin, "HEAD", format!("ref: refs/heads/{branch}\n")),
@@ -286,9 +314,7 @@ impl Made {
 
     /// As far as it can be: what has failed before is told.
     fn remove(&self) {
-        for tree in &self.trees {
-            drop(tree.remove());
-        }
+        drop(self.admin_files.remove());
     }
 }
 
@@ -316,30 +342,46 @@ fn place_error(path: &Path, reason: String) -> WorktreeError {
     }
 }
 
+/// What is made must not end up where a link leads.
+fn make_dir(dir: &Path) -> Result<(), String> {
+    let failed = |error: io::Error| error.to_string();
+    let check_real = |path: &Path| match std::fs::canonicalize(path).map_err(failed)? {
+        real if real == path => Ok(()),
+        real => Err(format!("{path:?} leads to {real:?}")),
+    };
+    let (Some(above), Some(name)) = (dir.parent(), dir.file_name()) else {
+        return check_real(dir);
+    };
+    std::fs::create_dir_all(above).map_err(failed)?;
+    check_real(above)?;
+    let made = open::absolute(above, OFlags::PATH | OFlags::DIRECTORY)
+        .and_then(|above| rustix::fs::mkdirat(above, name, Mode::from_raw_mode(0o775)));
+    match made {
+        Err(error) if error != Errno::EXIST => Err(failed(error.into())),
+        _ => check_real(dir),
+    }
+}
+
 /// The directory above, by its real path, and nothing in the way.
 fn prepare(site: &Site, dir: &Path, path: &Path) -> Result<Directory, WorktreeError> {
     let refused = |reason: String| place_error(path, reason);
     if let Some(reason) = workspace::refusal(path, &site.place.dirs) {
         return Err(refused(reason));
     }
-    std::fs::create_dir_all(dir).map_err(|error| refused(error.to_string()))?;
-    // What is made below must not end up where a link leads.
-    let real = std::fs::canonicalize(dir).map_err(|error| refused(error.to_string()))?;
-    if real != dir {
-        return Err(refused(format!("{dir:?} leads to {real:?}")));
-    }
+    make_dir(dir).map_err(refused)?;
     let above = Directory::open(dir).map_err(refused)?;
     gitdir::one_line(path).map_err(refused)?;
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(above),
         Err(error) => Err(refused(error.to_string())),
-        Ok(_) => Err(refused("it exists already".to_owned())),
+        Ok(_) => Err(refused(IN_THE_WAY.to_owned())),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::AtFlags;
     use std::os::unix::fs::symlink;
 
     #[test]
@@ -363,7 +405,7 @@ mod tests {
 
     /// A repository, what is made in it, and a file that is nobody's business.
     fn made(base: &Path) -> Made {
-        for dir in ["repo/.git", "repo.worktrees"] {
+        for dir in ["repo/.git", "repo.worktrees", "data"] {
             std::fs::create_dir_all(base.join(dir)).unwrap();
         }
         std::fs::write(base.join("victim"), "kept").unwrap();
@@ -372,15 +414,16 @@ mod tests {
             git_dir: common.clone(),
             common,
             top: base.join("repo"),
+            through: None,
         };
-        let above = Directory::open(&base.join("repo.worktrees")).unwrap();
-        Made::create(&repository, &above, &base.join("repo.worktrees/w1")).unwrap()
+        let path = base.join("repo.worktrees/w1");
+        Made::create(&repository, &base.join("data"), &path).unwrap()
     }
 
     #[test]
     fn links_that_are_planted_while_it_is_made_lead_nowhere() {
         for name in [
-            "repo.worktrees/w1/.git",
+            "repo.worktrees/w1",
             "repo/.git/worktrees/w1/gitdir",
             "repo/.git/worktrees/w1/commondir",
             "repo/.git/worktrees/w1/HEAD",
@@ -389,12 +432,15 @@ mod tests {
             let base = temp.path().canonicalize().unwrap();
             let made = made(&base);
             symlink(base.join("victim"), base.join(name)).unwrap();
-            assert!(made.link("w1").is_err(), "{name}");
+            let above = Directory::open(&base.join("repo.worktrees")).unwrap();
+            let done = made.link("w1").is_ok() && made.put(&above).is_ok();
+            assert!(!done, "{name}");
             let victim = base.join("victim");
             assert_eq!(std::fs::read(&victim).unwrap(), b"kept", "{name}");
             made.remove();
+            drop(made);
             assert!(victim.exists());
-            assert!(!base.join("repo.worktrees/w1").exists());
+            assert_eq!(base.join("data").read_dir().unwrap().count(), 0);
             assert!(!base.join("repo/.git/worktrees/w1").exists());
         }
     }
@@ -403,7 +449,6 @@ mod tests {
     fn directories_that_are_swapped_while_it_is_made_stay_as_they_are() {
         for name in [
             "repo.worktrees",
-            "repo.worktrees/w1",
             "repo/.git",
             "repo/.git/worktrees",
             "repo/.git/worktrees/w1",
@@ -411,13 +456,15 @@ mod tests {
             let temp = tempfile::tempdir().unwrap();
             let base = temp.path().canonicalize().unwrap();
             let made = made(&base);
+            let above = Directory::open(&base.join("repo.worktrees")).unwrap();
             std::fs::create_dir_all(base.join("other/worktrees/w1")).unwrap();
-            std::fs::create_dir(base.join("other/w1")).unwrap();
             std::fs::rename(base.join(name), base.join("aside")).unwrap();
             symlink(base.join("other"), base.join(name)).unwrap();
             made.link("w1").unwrap();
+            let top = made.put(&above).unwrap();
+            assert!(rustix::fs::statat(&top, ".git", AtFlags::empty()).is_ok());
             made.remove();
-            for (dir, count) in [("other", 2), ("other/w1", 0), ("other/worktrees/w1", 0)] {
+            for (dir, count) in [("other", 1), ("other/worktrees/w1", 0)] {
                 let found = base.join(dir).read_dir().unwrap().count();
                 assert_eq!(found, count, "{dir} after {name}");
             }

@@ -33,6 +33,8 @@ pub(super) struct Repository {
     pub(super) git_dir: PathBuf,
     /// What a person calls the repository: the directory that `.git` is in.
     pub(super) top: PathBuf,
+    /// What was named, where that is a worktree of it.
+    pub(super) through: Option<PathBuf>,
 }
 
 /// What is checked out.
@@ -78,7 +80,8 @@ impl Head {
 }
 
 impl Repository {
-    /// The repository at `path`, a top or a bare one.
+    /// The repository at `path`, a top or a bare one, or the one that has a
+    /// worktree there. No other is found by a `.git` file.
     pub(super) fn find(path: &Path) -> Result<Repository, WorktreeError> {
         let refused = |reason: String| WorktreeError::NotARepository {
             path: path.to_owned(),
@@ -87,28 +90,29 @@ impl Repository {
         let real = std::fs::canonicalize(path).map_err(|error| refused(error.to_string()))?;
         let dot_git = real.join(".git");
         let (git_dir, common) = match gitdir::file_type(&dot_git) {
-            Ok(FileType::Directory) => (dot_git.clone(), dot_git),
+            Ok(FileType::Directory) => (dot_git.clone(), dot_git.clone()),
             Ok(FileType::RegularFile) => pointed_to(&real, &dot_git).map_err(refused)?,
             Ok(_) => {
                 return Err(refused(format!(
                     "{dot_git:?} is neither a directory nor a file"
                 )));
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (real.clone(), real),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (real.clone(), real.clone()),
             Err(error) => return Err(refused(format!("{dot_git:?}: {error}"))),
         };
         Directory::open(&common)
             .and_then(|common| gitdir::check_repository(&common))
             .map_err(refused)?;
         gitdir::one_line(&common).map_err(refused)?;
-        let top = match common.parent() {
-            Some(parent) if common.ends_with(".git") => parent.to_owned(),
-            _ => common.clone(),
-        };
+        let is_own = common == dot_git || common == real;
+        if !is_own && git_dir == common {
+            return Err(WorktreeError::Elsewhere { path: real, common });
+        }
         Ok(Repository {
+            top: top_of(&common),
             common,
             git_dir,
-            top,
+            through: (!is_own).then_some(real),
         })
     }
 
@@ -128,7 +132,16 @@ impl Repository {
     }
 }
 
-/// What a `.git` file leads to: a worktree, or a git directory near by.
+/// What a person calls the repository.
+pub(super) fn top_of(common: &Path) -> PathBuf {
+    match common.parent() {
+        Some(parent) if common.ends_with(".git") => parent.to_owned(),
+        _ => common.to_owned(),
+    }
+}
+
+/// What a `.git` file leads to: the administrative directory of a worktree
+/// with its repository, or twice what is no such thing.
 fn pointed_to(top: &Path, dot_git: &Path) -> Result<(PathBuf, PathBuf), String> {
     let git_dir = gitdir::read_pointer(dot_git, "gitdir: ")?;
     match gitdir::file_type(&git_dir.join("commondir")) {

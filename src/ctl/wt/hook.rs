@@ -1,5 +1,6 @@
 //! The commands that a person has set for new worktrees and for those that go.
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::process::Command;
 
@@ -11,6 +12,8 @@ use crate::podman;
 pub(super) struct Told<'a> {
     pub(super) repository: &'a Repository,
     pub(super) worktree: &'a Path,
+    /// The same, held: by its path an agent could lead the command elsewhere.
+    pub(super) dir: BorrowedFd<'a>,
     /// Empty where none is checked out.
     pub(super) branch: &'a str,
 }
@@ -37,7 +40,7 @@ pub(super) fn run(
     let mut command = Command::new(program);
     command
         .args(args)
-        .current_dir(told.worktree)
+        .current_dir(super::place_of(told.dir))
         .stdout(output)
         .env("UMWELT_WORKTREE", told.worktree)
         .env("UMWELT_REPOSITORY", &told.repository.common)
@@ -53,5 +56,41 @@ pub(super) fn run(
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(failed(status.to_string())),
         Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::open;
+    use rustix::fs::OFlags;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_hook_runs_in_the_directory_that_is_held() {
+        let temp = tempfile::tempdir().unwrap();
+        let base = temp.path().canonicalize().unwrap();
+        let (worktree, victim) = (base.join("w1"), base.join("victim"));
+        std::fs::create_dir(&worktree).unwrap();
+        std::fs::create_dir(&victim).unwrap();
+        let held = open::absolute(&worktree, OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
+        std::fs::rename(&worktree, base.join("aside")).unwrap();
+        symlink(&victim, &worktree).unwrap();
+        let repository = Repository {
+            common: base.clone(),
+            git_dir: base.clone(),
+            top: base.clone(),
+            through: None,
+        };
+        let told = Told {
+            repository: &repository,
+            worktree: &worktree,
+            dir: held.as_fd(),
+            branch: "",
+        };
+        run("key", &["touch".to_owned(), "made".to_owned()], &told).unwrap();
+        assert!(base.join("aside/made").exists());
+        assert!(!victim.join("made").exists());
     }
 }

@@ -3,15 +3,18 @@
 mod accept;
 mod add;
 mod branch;
+mod copy;
 mod git;
 mod hook;
 mod list;
 mod rm;
 mod shadow;
+mod staging;
 mod tree;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -109,6 +112,12 @@ fn check_options(action: &str, args: &Args) -> Result<(), Error> {
     }
 }
 
+/// For a program to be started in: this very directory, whatever takes its
+/// path. It is resolved before the descriptor is closed.
+fn place_of(dir: BorrowedFd<'_>) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()))
+}
+
 /// What a person has set up.
 struct Site {
     place: Place,
@@ -125,6 +134,11 @@ pub(crate) enum WorktreeError {
     NotAWorktree {
         path: PathBuf,
         reason: String,
+    },
+    /// An agent can write a `.git` file: a person has to name what it leads to.
+    Elsewhere {
+        path: PathBuf,
+        common: PathBuf,
     },
     Name(String),
     Place {
@@ -182,6 +196,10 @@ impl WorktreeError {
             WorktreeError::NotAWorktree { .. } => {
                 Some(format!("see which there are with: {NAME} wt list REPO"))
             }
+            WorktreeError::Elsewhere { common, .. } => Some(format!(
+                "if that is meant, name it itself, as in: {NAME} wt add {}",
+                quoted(&git::top_of(common))
+            )),
             WorktreeError::Name(_) => {
                 Some("a name has up to 64 of A-Z a-z 0-9 . _ - and begins with a letter or digit".to_owned())
             }
@@ -228,6 +246,12 @@ impl fmt::Display for WorktreeError {
                 write!(
                     f,
                     "{path:?} is not a git worktree beside its repository: {reason}"
+                )
+            }
+            WorktreeError::Elsewhere { path, common } => {
+                write!(
+                    f,
+                    "the \".git\" file of {path:?} leads to another repository, {common:?}"
                 )
             }
             WorktreeError::Name(name) => write!(f, "{name:?} cannot be used as a name"),

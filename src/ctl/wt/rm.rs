@@ -35,6 +35,7 @@ pub(super) fn run(site: &Site, path: &Path, force: bool) -> Result<ExitCode, Err
     let told = Told {
         repository: &worktree.repository,
         worktree: &worktree.path,
+        dir: worktree.files.dir(),
         branch: worktree.head.branch().unwrap_or_default(),
     };
     hook::run("worktrees.pre_rm", &site.worktrees.pre_rm, &told)?;
@@ -76,6 +77,7 @@ impl Worktree {
                 top: common.clone(),
                 common,
                 git_dir: admin.path().to_owned(),
+                through: Some(path.clone()),
             },
             files,
             admin_files: Tree::of(worktrees, name, &admin).map_err(failed)?,
@@ -122,7 +124,7 @@ impl Worktree {
             return Ok(Some(format!("no branch holds its commit {commit}")));
         }
         shadow.load_index(&self.admin).map_err(refused)?;
-        let files = shadow.files(&self.path, commit.as_deref())?;
+        let files = shadow.files(self.files.dir(), commit.as_deref())?;
         let changes = files.changes()?;
         if !changes.is_empty() {
             let what = "files are changed or unknown to git";

@@ -6,14 +6,18 @@
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, MemfdFlags};
+use rustix::fs::{Dir, FileType, MemfdFlags};
+use rustix::io::Errno;
 
 use super::git::{self, Repository, args};
+use super::tree::DIRECTORY;
 use super::{Site, WorktreeError};
 use crate::gitdir::{self, Directory};
+use crate::sys::open;
 
 /// What git finds in the other repository. All else, `info/attributes` among
 /// it, stays out of sight.
@@ -69,11 +73,11 @@ impl Shadow {
         git::finish(command)
     }
 
-    /// The files at `top`, as if `commit` were checked out there. git keeps
+    /// The files in `top`, as if `commit` were checked out there. git keeps
     /// its index here: by its path in the repository it could be led anywhere.
     pub(super) fn files<'a>(
         &'a self,
-        top: &'a Path,
+        top: BorrowedFd<'a>,
         commit: Option<&str>,
     ) -> Result<Files<'a>, WorktreeError> {
         self.set_head(commit)
@@ -181,11 +185,12 @@ fn memory_file(text: &[u8]) -> io::Result<File> {
 /// The files of a worktree.
 pub(super) struct Files<'a> {
     shadow: &'a Shadow,
-    top: &'a Path,
+    top: BorrowedFd<'a>,
 }
 
 impl Files<'_> {
-    /// Writes all files of the commit.
+    /// Writes all files of the commit. Not where an agent can move directories:
+    /// git would write through a link that it puts in the place of one.
     pub(super) fn check_out(&self) -> Result<(), WorktreeError> {
         let reset = args!["reset", "--hard", "--quiet", "--no-recurse-submodules"];
         self.call(reset).map(drop)
@@ -213,9 +218,9 @@ impl Files<'_> {
             .split('\0')
             .filter(|entry| entry.starts_with("160000 "))
             .filter_map(|entry| entry.split_once('\t'));
-        let is_full = |path: &str| {
-            let mut entries = self.top.join(path).read_dir().into_iter().flatten();
-            entries.next().is_some()
+        let is_full = |path: &str| match open::beneath(self.top, path, DIRECTORY) {
+            Ok(dir) => is_full(&dir),
+            Err(error) => error != Errno::NOENT,
         };
         Ok(links
             .map(|(_, path)| path.to_owned())
@@ -226,12 +231,20 @@ impl Files<'_> {
     fn call(&self, args: &[&OsStr]) -> Result<String, WorktreeError> {
         let mut command = git::command(args);
         command
-            .current_dir(self.top)
+            .current_dir(super::place_of(self.top))
             .env("GIT_DIR", &self.shadow.dir)
-            .env("GIT_WORK_TREE", self.top)
+            .env("GIT_WORK_TREE", ".")
             .env("GIT_INDEX_FILE", self.shadow.index());
         git::finish(command)
     }
+}
+
+/// What cannot be read counts too.
+fn is_full(dir: impl AsFd) -> bool {
+    let Ok(mut entries) = Dir::read_from(dir) else {
+        return true;
+    };
+    entries.any(|entry| !entry.is_ok_and(|entry| [c".", c".."].contains(&entry.file_name())))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, OFlags};
@@ -13,9 +13,9 @@ use rustix::io::Errno;
 use crate::sys::open;
 use crate::workspace::FileId;
 
-/// Each level takes two descriptors, of which 1024 are usual.
-const MAX_DEPTH: usize = 256;
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+/// Each level takes two descriptors, three in a copy, of which 1024 are usual.
+pub(super) const MAX_DEPTH: usize = 256;
+pub(super) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
 #[derive(Debug)]
 pub(super) struct Tree {
@@ -63,6 +63,11 @@ impl Tree {
         }
     }
 
+    /// What is held, whatever its name is by now.
+    pub(super) fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
     pub(super) fn remove(&self) -> io::Result<()> {
         empty(&self.dir, MAX_DEPTH)?;
         // If another directory has the name by now, it goes only if it is empty.
@@ -80,10 +85,7 @@ fn empty(dir: &OwnedFd, depth: usize) -> io::Result<()> {
         match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(Errno::ISDIR) => {
-                let Some(depth) = depth.checked_sub(1) else {
-                    let reason = format!("directories lie more than {MAX_DEPTH} deep");
-                    return Err(io::Error::other(reason));
-                };
+                let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
                 let below = open::beneath_on_device(dir, name, DIRECTORY)?;
                 empty(&below, depth)?;
                 remove_dir(dir, name)?;
@@ -92,6 +94,10 @@ fn empty(dir: &OwnedFd, depth: usize) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+pub(super) fn too_deep() -> io::Error {
+    io::Error::other(format!("directories lie more than {MAX_DEPTH} deep"))
 }
 
 fn remove_dir(above: &OwnedFd, name: impl rustix::path::Arg) -> io::Result<()> {
