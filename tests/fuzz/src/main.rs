@@ -26,7 +26,7 @@ mod egress;
 mod error;
 #[path = "../../../src/gateway/mod.rs"]
 mod gateway;
-#[path = "../../../src/gitdir.rs"]
+#[path = "../../../src/gitdir/mod.rs"]
 mod gitdir;
 #[path = "../../../src/init/mod.rs"]
 mod init;
