@@ -280,7 +280,8 @@ fn missing_image_is_named_with_the_command_that_builds_it() {
     let words = [
         "\"nosuch/thing:7\" does not exist",
         "hint: ",
-        "podman build -t nosuch/thing:7",
+        "podman pull nosuch/thing:7",
+        "umwelt-install image",
     ];
     assert_refused(&mut command(&place), 1, &words);
     assert_gone(&place);
