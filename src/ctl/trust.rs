@@ -155,6 +155,8 @@ fn record(place: &Place, target: &Target, change: &str) {
 
 /// What fits a screen, with the meaning above it.
 const MAX_DIFF: usize = 15;
+/// More than these are no longer read to the last one.
+const MAX_CHANGES: usize = 15;
 
 /// The meaning first: a text can be long, and look harmless.
 fn render(name: &str, why: &Untrusted, seen: &Comparison, more: &Consequences) -> String {
@@ -169,7 +171,26 @@ fn render(name: &str, why: &Untrusted, seen: &Comparison, more: &Consequences) -
         // The beginning has left the screen by now.
         out.push_str(&format!("\nAccepting it\n{}", meaning(seen, more)));
     }
+    if seen.changes.len() > MAX_CHANGES {
+        out.push_str(&host_access(seen));
+    }
     out
+}
+
+/// Right above the question: thousands of rules could push this off the screen.
+fn host_access(seen: &Comparison) -> String {
+    let starts = ["adds read-", "changes read-"];
+    let is_access = |text: &str| starts.iter().any(|start| text.starts_with(start));
+    let grants = seen.changes.iter();
+    let grants = grants.filter(|change| change.widens && is_access(&change.text));
+    let lines: String = grants
+        .map(|change| format!("  + {}\n", change.text))
+        .collect();
+    let count = seen.changes.len();
+    match lines.is_empty() {
+        true => format!("\nOf {count} changes, none opens files of the host\n"),
+        false => format!("\nOf {count} changes, these open files of the host\n{lines}"),
+    }
 }
 
 fn meaning(seen: &Comparison, more: &Consequences) -> String {

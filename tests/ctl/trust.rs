@@ -317,6 +317,25 @@ fn transcript_in_the_documents_is_what_a_person_sees() {
 }
 
 #[test]
+fn grants_stand_right_above_the_question_whatever_else_is_asked_for() {
+    let home = Home::new();
+    let good = home.path("home/good");
+    std::fs::create_dir_all(&good).unwrap();
+    let rules: String = (0..40)
+        .map(|number| format!("[[egress.https]]\nhost = \"a{number}.example.org\"\n"))
+        .collect();
+    let grant = format!("[[grants]]\npath = {good:?}\nmode = \"rw\"\n");
+    write(&home, &format!("{grant}[egress]\nenabled = true\n{rules}"));
+    let ran = trust(&home, "--diff");
+    let shown = ran.text();
+    let end = format!("these open files of the host\n  + adds read-write access to {good:?}\n");
+    assert!(shown.ends_with(&end), "{shown}");
+    write(&home, &format!("[egress]\nenabled = true\n{rules}"));
+    let ran = trust(&home, "--diff");
+    assert!(ran.text().ends_with("none opens files of the host\n"));
+}
+
+#[test]
 fn question_tells_what_is_never_granted_and_all_that_the_network_opens() {
     let home = Home::new();
     let good = home.path("home/good");
