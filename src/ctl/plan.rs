@@ -24,7 +24,9 @@ of podman. What would refuse the start is the error here too. podman is not
 asked, so it may still lack the image. Left out, WORKSPACE is the current
 directory.
 
-Grants of a session end with it, so none of them is here; see: umwelt-ctl list.
+As at each start, cgroup controllers are enabled at the levels that belong to
+the user. Grants of a session end with it, so none of them is here; see:
+umwelt-ctl list.
 
 Options:
       --json     print one JSON object

@@ -1,5 +1,6 @@
 //! A workspace -> what the next start of its sandbox would make. Looks at the
-//! host as a start does, asks podman nothing, and makes nothing.
+//! host as a start does (which enables cgroup controllers of the user's own,
+//! should they be off), asks podman nothing, and makes nothing.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
