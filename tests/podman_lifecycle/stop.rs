@@ -18,10 +18,16 @@ struct Busy {
 }
 
 impl Busy {
-    fn start(run: &Run<'_>, command: &str) -> Busy {
+    fn start(run: &Run<'_>) -> Busy {
+        Busy::with_command(run, "touch running; sleep 86400")
+    }
+
+    /// The command says by a file `running` that it does what the test is about: a signal may come
+    /// right after that.
+    fn with_command(run: &Run<'_>, command: &str) -> Busy {
         let mut client = run.client();
         client.output("seq 100000; setsid sleep 86400 >/dev/null 2>&1 &");
-        let request = client.start(&format!("touch running; {command}"));
+        let request = client.start(command);
         wait_for("the command to run", PATIENCE, || {
             run.place.workspace.join("running").exists().then_some(())
         });
@@ -51,7 +57,7 @@ fn assert_signal_ends_all(signal: Signal) {
     let mut run = Run::ready(&place);
     let scope = scope(&run);
     assert!(scope.exists(), "{scope:?}");
-    let mut busy = Busy::start(&run, "sleep 86400");
+    let mut busy = Busy::start(&run);
     assert!(place.state().join("output").exists());
     run.signal(signal);
     assert_eq!(busy.answer()["ended"], "lost");
@@ -74,7 +80,7 @@ fn sigint_ends_commands_and_leaves_nothing() {
 fn shutdown_is_answered_when_the_sandbox_is_gone() {
     let Some(place) = place() else { return };
     let mut run = Run::ready(&place);
-    let mut busy = Busy::start(&run, "sleep 86400");
+    let mut busy = Busy::start(&run);
     let mut client = run.client();
     let shutdown = client.send("shutdown", json!({}));
     assert_eq!(busy.answer()["ended"], "lost");
@@ -99,8 +105,8 @@ fn second_sigterm_does_not_wait_for_the_command() {
 
 fn time_of_two_sigterms(place: &Place) -> Duration {
     let mut run = Run::ready(place);
-    let stubborn = "trap '' TERM; while :; do sleep 0.05; done";
-    let mut busy = Busy::start(&run, stubborn);
+    let stubborn = "trap '' TERM; touch running; while :; do sleep 0.05; done";
+    let mut busy = Busy::with_command(&run, stubborn);
     let asked = Instant::now();
     run.signal(Signal::TERM);
     std::thread::sleep(Duration::from_millis(300));
@@ -117,8 +123,9 @@ fn time_of_two_sigterms(place: &Place) -> Duration {
 fn first_sigterm_gives_a_command_time_to_end() {
     let Some(place) = place() else { return };
     let mut run = Run::ready(&place);
-    let orderly = "trap 'sleep 0.1; touch saved; exit' TERM; while :; do sleep 0.05; done";
-    let mut busy = Busy::start(&run, orderly);
+    let orderly =
+        "trap 'sleep 0.1; touch saved; exit' TERM; touch running; while :; do sleep 0.05; done";
+    let mut busy = Busy::with_command(&run, orderly);
     run.stop();
     assert_eq!(busy.answer()["ended"], "lost");
     assert!(place.workspace.join("saved").exists());
