@@ -10,7 +10,7 @@ use crate::install::files::{self, Lock};
 use crate::install::layout::Layout;
 use crate::install::record::Record;
 use crate::install::{
-    InstallError, NAME, completions, egress, image, program, refuse_root, say, unit,
+    InstallError, NAME, completions, egress, image, manual, program, refuse_root, say, unit,
 };
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
@@ -19,9 +19,9 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
 Usage: umwelt-install install [OPTION…]
 
 Installs umwelt for the user who calls it: the program, its links, the base
-configuration, a systemd unit, completions for shells, what sandboxes with a
-network need, and the image. What is there and right stays as it is; what is
-missing, half or old is repaired.
+configuration, a systemd unit, completions for shells, manual pages, what
+sandboxes with a network need, and the image. What is there and right stays as
+it is; what is missing, half or old is repaired.
 
 Options:
       --prefix-bin DIR   make the links in DIR (default: ~/.local/bin)
@@ -94,8 +94,11 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     held.save()?;
     unit::install(&held.layout, &mut held.record)?;
     held.save()?;
-    let done = completions::install(&held.layout, &mut held.record);
-    let mut problems = Vec::from_iter(done.err().map(Error::Install));
+    let mut problems = Vec::new();
+    for step in [completions::install, manual::install] {
+        let done = step(&held.layout, &mut held.record);
+        problems.extend(done.err().map(Error::Install));
+    }
     held.save()?;
     if !args.has("no-egress") {
         let done = egress::install(&held.layout, &mut held.record, &sha256);

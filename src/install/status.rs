@@ -10,9 +10,11 @@ use crate::config::Config;
 use crate::ctl::output::{self, Cell, Colour};
 use crate::error::Error;
 use crate::install::args::{Args, Subcommand};
-use crate::install::completions::{self, Standing as Completions};
+use crate::install::completions;
 use crate::install::image::{self, Standing};
 use crate::install::layout::Layout;
+use crate::install::linked::{Linked, Standing as Texts};
+use crate::install::manual;
 use crate::install::program::{self, Base, Link};
 use crate::install::record::Record;
 use crate::install::unit::{self, Unit};
@@ -56,6 +58,9 @@ struct Part {
 
 const INSTALL: &str = "umwelt-install install";
 const IMAGE: &str = "umwelt-install image";
+
+const COMPLETIONS: &str = "completions for bash, fish and zsh";
+const PAGES: &str = "manual pages";
 
 impl Part {
     fn ok(name: &'static str, detail: impl Into<String>) -> Part {
@@ -115,7 +120,8 @@ fn look(layout: &Layout, record: Result<Option<Record>, InstallError>) -> Vec<Pa
         links(layout),
         config(layout, known),
         unit(layout, known),
-        shells(layout),
+        texts("shells", COMPLETIONS, &completions::linked(layout)),
+        texts("man", PAGES, &manual::linked(layout)),
     ];
     parts.extend(
         record
@@ -202,15 +208,12 @@ fn unit(layout: &Layout, record: Option<&Record>) -> Part {
     }
 }
 
-fn shells(layout: &Layout) -> Part {
-    let shown = "completions for bash, fish and zsh";
-    match completions::standing(layout) {
-        Err(error) => Part::stale("shells", error.to_string()),
-        Ok(Completions::Missing(count)) => {
-            Part::missing("shells", format!("{count} files of {shown}"))
-        }
-        Ok(Completions::Old) => Part::stale("shells", "completions of another version"),
-        Ok(Completions::Current) => Part::ok("shells", shown),
+fn texts(name: &'static str, shown: &str, linked: &Linked) -> Part {
+    match linked.standing() {
+        Err(error) => Part::stale(name, error.to_string()),
+        Ok(Texts::Missing(count)) => Part::missing(name, format!("{count} files of {shown}")),
+        Ok(Texts::Old) => Part::stale(name, format!("{shown}, of another version")),
+        Ok(Texts::Current) => Part::ok(name, shown),
     }
 }
 
