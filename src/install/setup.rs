@@ -27,11 +27,13 @@ Options:
       --prefix-bin DIR   make the links in DIR (default: ~/.local/bin)
       --no-image         do not build the image that commands run in
       --image-from FILE  import it from a root file system, packed with tar
-      --no-egress        leave out what sandboxes with a network need
+      --no-egress        leave out what sandboxes with a network need, also when
+                         it is called again
+      --egress           put it in, where it was left out
   -h, --help             print this help and exit
   -V, --version          print the version and exit
 ",
-    flags: &["no-image", "no-egress"],
+    flags: &["no-image", "no-egress", "egress"],
     values: &["prefix-bin", "image-from"],
     operand: None,
     run,
@@ -75,6 +77,10 @@ impl Held {
 
 fn run(args: Args) -> Result<ExitCode, Error> {
     refuse_root()?;
+    if args.has("egress") && args.has("no-egress") {
+        let message = "--egress and --no-egress exclude each other";
+        return Err(Error::Usage(message.to_owned()));
+    }
     let layout = Layout::load()?;
     let image = args.path("image-from", &layout.dirs.home)?;
     let recorded = Record::load(&layout.record).ok().flatten();
@@ -100,11 +106,12 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         problems.extend(done.err().map(Error::Install));
     }
     held.save()?;
-    if !args.has("no-egress") {
-        let done = egress::install(&held.layout, &mut held.record, &sha256);
-        problems.extend(done.err().map(Error::Install));
-        held.save()?;
+    if args.has("egress") || args.has("no-egress") {
+        held.record.without_egress = args.has("no-egress");
     }
+    let done = egress::install(&held.layout, &mut held.record, &sha256);
+    problems.extend(done.err().map(Error::Install));
+    held.save()?;
     if !args.has("no-image") {
         problems.extend(image::ensure(&held.layout, &mut held.record, image).err());
         held.save()?;

@@ -14,10 +14,10 @@ use crate::install::layout::Layout;
 use crate::install::{call, egress, interrupt};
 
 /// Without these podman starts no container of ours.
-const FOR_CONTAINERS: [&str; 4] = ["user", "podman", "subids", "image"];
+const FOR_CONTAINERS: [&str; 5] = ["user", "config", "podman", "subids", "image"];
 /// And without these umwelt starts none.
-const FOR_SANDBOXES: [&str; 8] = [
-    "user", "podman", "subids", "image", "places", "kernel", "cgroups", "seccomp",
+const FOR_SANDBOXES: [&str; 9] = [
+    "user", "config", "podman", "subids", "image", "places", "kernel", "cgroups", "seccomp",
 ];
 const NOT_TRIED: &str = "not tried, as something above is missing";
 
@@ -39,7 +39,7 @@ pub(super) fn all(layout: &Layout, facts: &Facts, found: &[Finding]) -> Vec<Find
         return findings;
     }
     if fits(found, &FOR_SANDBOXES) && fits(&findings, &["keep-id"]) {
-        findings.extend(sandboxes());
+        findings.extend(sandboxes(facts));
     } else {
         findings.push(Finding::warn("sandbox", NOT_TRIED));
     }
@@ -75,7 +75,7 @@ fn hook(layout: &Layout, image: &str, facts: &Facts) -> Finding {
 }
 
 /// A sandbox without a network, then one with it.
-fn sandboxes() -> Vec<Finding> {
+fn sandboxes(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let loaded = Dirs::from_env().map_err(Error::Dirs);
     let loaded = loaded.and_then(|dirs| Ok((Config::load(&dirs)?, dirs)));
@@ -95,24 +95,22 @@ fn sandboxes() -> Vec<Finding> {
         }
         Err(problem) => return vec![broken("sandbox", &problem)],
     }
-    if interrupt::caught().is_none() {
+    if facts.is_without_egress {
+        findings.push(Finding::ok("egress", egress::LEFT_OUT));
+    } else if interrupt::caught().is_none() {
         findings.extend(with_network(&mut throwaway, &dirs));
     }
     findings
 }
 
 fn broken(check: &'static str, problem: &Problem) -> Finding {
-    let finding = Finding::fail(check, format!("it is not started: {}", problem.message));
-    match &problem.hint {
-        Some(hint) => finding.hint(hint),
-        None => finding,
-    }
+    Finding::fail(check, format!("it is not started: {}", problem.message)).way_out(problem)
 }
 
 fn with_network(throwaway: &mut Throwaway, dirs: &Dirs) -> Vec<Finding> {
     const CHECK: &str = "egress";
     if let Some(why) = not_installed(dirs) {
-        return vec![Finding::warn(CHECK, why).run("umwelt-install install")];
+        return vec![Finding::warn(CHECK, why).run(egress::PUT_IN)];
     }
     match throwaway
         .ask_for_network()
