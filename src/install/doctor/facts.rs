@@ -341,7 +341,11 @@ fn nft() -> Option<(PathBuf, String)> {
     let mut command = Command::new(&path);
     command.arg("--version").env_clear();
     let said = call::run(command, None, call::QUICK).ok();
-    Some((path, said.map(|said| said.stdout).unwrap_or_default()))
+    Some((
+        path,
+        said.map(|said| said.text().into_owned())
+            .unwrap_or_default(),
+    ))
 }
 
 fn disks(layout: &Layout, info: Option<&Info>) -> Vec<Disk> {
