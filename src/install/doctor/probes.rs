@@ -108,21 +108,23 @@ fn broken(check: &'static str, problem: &Problem) -> Finding {
 }
 
 fn with_network(throwaway: &mut Throwaway, dirs: &Dirs) -> Vec<Finding> {
-    const CHECK: &str = "egress";
     if let Some(why) = not_installed(dirs) {
-        return vec![Finding::warn(CHECK, why).run(egress::PUT_IN)];
+        return vec![Finding::warn("egress", why).run(egress::PUT_IN)];
     }
     match throwaway
         .ask_for_network()
         .and_then(|()| throwaway.attack())
     {
         Ok(attacked) => of_network(&attacked),
-        Err(problem) => {
-            let finding = broken(CHECK, &problem);
-            // Those without a network are not touched by it.
-            let verdict = Verdict::Warn;
-            vec![Finding { verdict, ..finding }]
-        }
+        Err(problem) => vec![without_network(&problem)],
+    }
+}
+
+/// Those without one are not touched by it.
+fn without_network(problem: &Problem) -> Finding {
+    Finding {
+        verdict: Verdict::Warn,
+        ..broken("egress", problem)
     }
 }
 
@@ -183,6 +185,33 @@ mod tests {
         assert_eq!(verdict(Ok("reached")), Verdict::Fail);
         assert_eq!(verdict(Ok("not reached: timed out")), Verdict::Ok);
         assert_eq!(verdict(Err("no podman")), Verdict::Warn);
+    }
+
+    #[test]
+    fn a_sandbox_that_is_not_started_is_told_with_its_way_out() {
+        let problem = Problem::new("no room").hint("make some");
+        for (found, verdict) in [
+            (broken("sandbox", &problem), Verdict::Fail),
+            (without_network(&problem), Verdict::Warn),
+        ] {
+            assert_eq!(found.verdict, verdict);
+            assert_eq!(found.evidence, "it is not started: no room");
+            assert_eq!(found.fix.as_deref(), Some("make some"));
+        }
+    }
+
+    #[test]
+    fn a_network_that_was_not_installed_is_told_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = |name: &str| dir.path().join(name);
+        let dirs = Dirs {
+            home: place(""),
+            config: place("c"),
+            data: place("d"),
+            state: place("s"),
+            runtime: place("r"),
+        };
+        assert!(not_installed(&dirs).is_some());
     }
 
     #[test]

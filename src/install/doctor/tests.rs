@@ -1,5 +1,7 @@
 //! Each check, shown to fire by breaking the fact that it looks at.
 
+use std::collections::BTreeSet;
+
 use super::checks::*;
 use super::facts::{Disk, Facts, Info, Kernel, Problem, Subids};
 use super::finding::{Finding, Verdict};
@@ -248,6 +250,9 @@ fn every_check_fires_when_what_it_checks_is_broken() {
             "umwelt-install install",
         ),
     ];
+    let broken: BTreeSet<_> = cases.iter().map(|case| case.0).collect();
+    let checked: BTreeSet<_> = all(&good()).into_iter().map(|found| found.check).collect();
+    assert!(broken.iter().eq(&checked), "{checked:?}");
     for (check, verdict, break_it, fix) in cases {
         let mut facts = good();
         break_it(&mut facts);
