@@ -14,6 +14,8 @@ mod image;
 mod interrupt;
 mod kept;
 mod layout;
+mod linked;
+mod manual;
 mod program;
 mod record;
 mod remove;
@@ -25,6 +27,7 @@ mod unit;
 pub(crate) use error::InstallError;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use lexopt::Arg::{Long, Short, Value};
@@ -142,6 +145,14 @@ fn refuse_root() -> Result<(), InstallError> {
 /// Tells what a step has done, on one line.
 fn say(step: &str, what: &str) {
     cli::print(&format!("{step:<9} {}\n", text::printable(what)));
+}
+
+/// What has the name of something that is installed, and is the user's.
+fn say_foreign(paths: &[PathBuf]) {
+    for path in paths {
+        let path = path.display();
+        say("", &format!("left alone, as it is not of umwelt: {path}"));
+    }
 }
 
 #[cfg(test)]
