@@ -8,10 +8,13 @@ import tempfile
 import time
 
 from model import Model
-from there import check
+from there import check, finished
 
 # What umwelt-mcp needs of this machine, and the agent is not to have.
 HOST = ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+# What whoever runs the tests has set for these programs, or for their way to the network: the model
+# is on this machine, and nothing else is to be reached.
+PERSONAL = re.compile("(ANTHROPIC|CLAUDE|CODEX|OPENAI|OPENCODE)_.*|.*_proxy", re.IGNORECASE)
 
 
 def host_environment():
@@ -43,18 +46,14 @@ class Agent:
     def start(self, *arguments, environment=None):
         """Runs the program; what a person sees of it."""
         begin = time.monotonic()
-        mine = {name: value for name, value in os.environ.items() if name not in HOST}
-        done = subprocess.run(
+        mine = {name: value for name, value in os.environ.items() if name not in HOST and not PERSONAL.fullmatch(name)}
+        done = finished(
             [self.program, *arguments],
             cwd=self.home / "project",
             env={**mine, "HOME": str(self.home), **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
+            stderr=subprocess.STDOUT,
         )
-        shown = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
         for line in shown.splitlines():
             print(f"  | {line}")
         check(done.returncode == 0, f"{arguments[0]} has ended well ({time.monotonic() - begin:.1f} s)")
@@ -63,4 +62,8 @@ class Agent:
     def converse(self, turns, session):
         """`session` starts the program with a model that takes these turns."""
         with Model(turns) as model:
-            return model, session(model)
+            try:
+                return model, session(model)
+            except BaseException:
+                model.tell()
+                raise

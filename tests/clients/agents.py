@@ -5,7 +5,7 @@ usage: agents.py FOLDER [WORD...]
 
 FOLDER has their npm packages; WORDs come before a command that has to run where sandboxes can be
 started. Prints what each does and "ok NAME" or "not ok NAME". One that is not installed is skipped,
-unless UMWELT_REQUIRE_AGENTS is set.
+unless UMWELT_REQUIRE_AGENTS names it.
 """
 
 import os
@@ -49,6 +49,7 @@ def main():
     # The sandbox and the project are removed in any case.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     modules = pathlib.Path(sys.argv[1]) / "node_modules"
+    required = os.environ.get("UMWELT_REQUIRE_AGENTS", "").split()
     results = []
     with There(sys.argv[2:]) as there:
         there.keep()
@@ -56,7 +57,7 @@ def main():
             found = sorted(modules.glob(pattern))
             if found:
                 results.append(attempt(name, module, found[0], there))
-            elif os.environ.get("UMWELT_REQUIRE_AGENTS"):
+            elif name in required:
                 print(f"not ok {name}: it is not installed")
                 results.append(False)
             else:

@@ -1,9 +1,8 @@
 """The official MCP inspector: lists and calls every tool."""
 
 import json
-import subprocess
 
-from there import check
+from there import check, finished
 
 TOOLS = ["egress", "grant", "list", "revoke", "shell"]
 
@@ -14,17 +13,11 @@ class Inspector:
 
     def run(self, method, *options, status=0):
         """What the server answers; each run starts one."""
-        done = subprocess.run(
-            [self.program, "--cli", *self.there.server(), "--connect-timeout", "120000", "--method", method, *options],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        options = ["--connect-timeout", "120000", "--method", method, *options]
+        done = finished([self.program, "--cli", *self.there.server(), *options])
         if done.returncode != status:
             print(done.stdout, done.stderr)
-        check(done.returncode == status, f"{method} {' '.join(options)} ends with {status}")
+        check(done.returncode == status, f"{' '.join(options[3:])} ends with {status}")
         return json.loads(done.stdout)
 
     def call(self, tool, *arguments, status=0):

@@ -63,6 +63,12 @@ class Model:
         """What is said to the model before its first turn."""
         return self.dialect.system(self.requests[0]) if self.requests else ""
 
+    def tell(self):
+        """For a log: how far the conversation has come."""
+        print(f"the model was asked {len(self.requests)} times for {len(self.turns)} turns; offered: {self.offered()}")
+        for result in self.results():
+            print(f"  a call was answered with: {result}")
+
 
 def handler_for(model):
     class Handler(BaseHTTPRequestHandler):

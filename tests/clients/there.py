@@ -4,13 +4,33 @@ That place is this machine or another one: what is run there begins with the wor
 """
 
 import json
+import os
+import select
+import signal
 import subprocess
+
+# Seconds. Longer than anything takes that works, under emulation too.
+LIMIT = 300
 
 
 def check(condition, what):
     if not condition:
         raise SystemExit(f"FAILED: {what}")
     print(f"  ok: {what}", flush=True)
+
+
+def finished(command, **options):
+    """A command that has ended by itself. After LIMIT it is ended, with all that it has started, and
+    what it said until then is shown."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    with subprocess.Popen(command, text=True, start_new_session=True, **streams) as process:
+        try:
+            said = process.communicate(timeout=LIMIT)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            print(f"this was cut short: {command}", *process.communicate(), sep="\n", flush=True)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, *said)
 
 
 class There:
@@ -32,11 +52,16 @@ class There:
         return self
 
     def __exit__(self, *_):
-        if self.keeper:
-            # The end of its input ends it, and with it the sandbox.
-            self.keeper.stdin.close()
-            self.keeper.wait(60)
-        self.run("rm", "-rf", self.folder)
+        try:
+            if self.keeper:
+                # The end of its input ends it, and with it the sandbox.
+                self.keeper.stdin.close()
+                self.keeper.wait(60)
+        except subprocess.TimeoutExpired:
+            self.keeper.kill()
+            print("the sandbox is still there, 60 s after the end of its last client", flush=True)
+        finally:
+            self.run("rm", "-rf", self.folder)
 
     @property
     def project(self):
@@ -47,10 +72,8 @@ class There:
         """A directory beside the project, which the sandbox does not show."""
         return f"{self.folder}/other"
 
-    def run(self, *command, text=None):
-        done = subprocess.run(
-            [*self.words, *command], input=text or "", capture_output=True, text=True, timeout=300, check=False
-        )
+    def run(self, *command):
+        done = finished([*self.words, *command])
         if done.returncode != 0:
             raise SystemExit(f"FAILED: {command} ends with {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout
@@ -63,7 +86,9 @@ class There:
         """Starts the sandbox, and keeps it: the clients that follow find it up."""
         command = [*self.words, "umwelt-ctl", "exec", self.project, "--", "sh", "-c", "echo up; cat"]
         self.keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        check(self.keeper.stdout.readline() == "up\n", "the sandbox is up")
+        # It says one line, or ends.
+        ready = select.select([self.keeper.stdout], [], [], LIMIT)[0]
+        check(ready and self.keeper.stdout.readline() == "up\n", "the sandbox is up")
 
     def mounts(self):
         """What the sandbox shows, by path, as a person sees it."""

@@ -11,6 +11,7 @@
 mod client;
 mod completions;
 mod doctor;
+mod documented;
 mod hosts;
 mod image;
 mod manual;

@@ -16,15 +16,12 @@ mod podman_common;
 #[allow(dead_code)]
 mod wrapper;
 
+mod alone;
 mod clients;
 mod direct;
-mod git;
 mod kernel;
-mod leftovers;
 mod life;
 mod outside;
 mod reach;
-mod refusals;
-mod sealed;
 mod verify;
 mod world;

@@ -119,6 +119,8 @@ fn nothing_leaves_a_sandbox_but_what_a_rule_allows() {
     let internet = Internet::outside(&folder);
     let sandbox = Sandbox::start_at(internet.place(RULES));
     let mut client = sandbox.client();
+    // One command makes all the tries.
+    client.patience = PATIENCE * 4;
     attack(&folder, &sandbox, &mut client);
     resolver_gone(&folder, &mut client);
     disk_full(&folder, &sandbox, &mut client);

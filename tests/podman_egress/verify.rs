@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
+use crate::alone::refusals::refusal;
 use crate::podman_common::{Sandbox, host, sandbox::Place};
-use crate::refusals::refusal;
 use crate::world::{Internet, NAME, trust};
 
 const RULES: &str = "[[egress.https]]\nhost = \"a.example.org\"\npaths = [\"/ok/*\"]\nprivate = true\n\

@@ -276,16 +276,19 @@ fn nft() -> &'static str {
     found.expect("nftables")
 }
 
-fn storage_conf() -> String {
-    let info = host::podman(&["info", "--format", "json"]);
-    let info: Value = serde_json::from_str(&info).unwrap();
-    let store = &info["store"];
-    format!(
-        "[storage]\ndriver = {}\ngraphroot = {root}\nrootless_storage_path = {root}\nrunroot = {}\n",
-        store["graphDriverName"],
-        store["runRoot"],
-        root = store["graphRoot"],
-    )
+fn storage_conf() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let info = host::podman(&["info", "--format", "json"]);
+        let info: Value = serde_json::from_str(&info).unwrap();
+        let store = &info["store"];
+        format!(
+            "[storage]\ndriver = {}\ngraphroot = {root}\nrootless_storage_path = {root}\nrunroot = {}\n",
+            store["graphDriverName"],
+            store["runRoot"],
+            root = store["graphRoot"],
+        )
+    })
 }
 
 /// The image of the gateway, as umwelt-install makes it.

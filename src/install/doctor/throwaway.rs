@@ -33,7 +33,7 @@ const TICK: Timespec = Timespec {
     tv_nsec: 100_000_000,
 };
 /// How long a control plane may take to end when all else of it is gone.
-const LAST_LINE: Duration = Duration::from_secs(20);
+const LAST_LINE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
 const PREFIX: &str = "umwelt-doctor-";
 /// By this name the program inside is no pid 1.

@@ -1,8 +1,8 @@
 //! A gateway that is not what was asked for is not used. A wrapper in the place
 //! of podman changes one of its flags.
 
+use crate::alone::refusals::refusal;
 use crate::podman_common::host;
-use crate::refusals::refusal;
 use crate::world::Internet;
 use crate::wrapper::wrap;
 
