@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::cli;
-use crate::ctl::args::{Args, Operands, Subcommand};
+use crate::cli::args::{Args, Subcommand, WORKSPACE};
 use crate::ctl::egress::render as rules;
 use crate::ctl::place::{self, Place};
 use crate::ctl::trust::path_of;
@@ -35,14 +35,15 @@ Options:
 
 Exit status: as that of umwelt-run.
 ",
-    options: &["json"],
-    operands: Operands::Workspace,
+    flags: &["json"],
+    values: &[],
+    operands: WORKSPACE,
     run,
 };
 
 fn run(args: Args) -> Result<ExitCode, Error> {
     // A session id is none to a start; everything else is understood there.
-    let workspace = match args.workspace.as_deref() {
+    let workspace = match args.workspace() {
         Some(word) if place::as_sid(Some(word)).is_some() => {
             let place = Place::load()?;
             Some(path_of(&place, &place.target(Some(word))?)?)
@@ -50,7 +51,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         word => word.map(PathBuf::from),
     };
     let planned = planned::plan(workspace.as_deref())?;
-    Ok(cli::print(&match args.json {
+    Ok(cli::print(&match args.has("json") {
         true => output::render_json(&planned)?,
         false => render(&planned),
     }))

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::api::{ApiError, EgressStatus, State, StatusReply};
 use crate::cli;
-use crate::ctl::args::{Args, Operands, Subcommand};
+use crate::cli::args::{Args, Operands, Subcommand};
 use crate::ctl::leftover;
 use crate::ctl::output::{self, Cell, Colour, Widths};
 use crate::ctl::peer::{self, Presence};
@@ -37,7 +37,8 @@ Options:
   -h, --help     print this help and exit
   -V, --version  print the version and exit
 ",
-    options: &["json"],
+    flags: &["json"],
+    values: &[],
     operands: Operands::None,
     run,
 };
@@ -64,7 +65,7 @@ enum Condition {
 fn run(args: Args) -> Result<ExitCode, Error> {
     let place = Place::load()?;
     let mut sandboxes = with_sockets(&place)?;
-    if args.json {
+    if args.has("json") {
         add_leftovers(&place, &mut sandboxes)?;
         let rows: Vec<Row<'_>> = sandboxes.values().map(Row::from).collect();
         return Ok(cli::print(&output::render_json(&rows)?));

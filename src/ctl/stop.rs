@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::api::client::Client;
 use crate::api::{Call, Empty, ErrorKind};
 use crate::cli;
-use crate::ctl::args::{Args, Operands, Subcommand};
+use crate::cli::args::{Args, Subcommand, WORKSPACE};
 use crate::ctl::leftover::{self, Container, Network};
 use crate::ctl::peer::{self, Peer, Presence};
 use crate::ctl::place::{Place, Target};
@@ -36,8 +36,9 @@ Options:
   -h, --help     print this help and exit
   -V, --version  print the version and exit
 ",
-    options: &["hard"],
-    operands: Operands::Workspace,
+    flags: &["hard"],
+    values: &[],
+    operands: WORKSPACE,
     run,
 };
 
@@ -75,12 +76,12 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 fn run(args: Args) -> Result<ExitCode, Error> {
     let place = Place::load()?;
-    let target = place.target(args.workspace.as_deref())?;
+    let target = place.target(args.workspace())?;
     let stop = Stop {
         target: &target,
         prefix: &place.prefix,
     };
-    let done = match (peer::presence(&target.names.socket)?, args.hard) {
+    let done = match (peer::presence(&target.names.socket)?, args.has("hard")) {
         (Presence::Listening(peer), false) => stop.gracefully(peer.as_ref(), WAIT)?,
         (Presence::Listening(peer), true) => stop.by_force(peer.as_ref())?,
         (Presence::Dead | Presence::Absent, true) => stop.clear()?,

@@ -4,13 +4,13 @@
 use std::process::ExitCode;
 
 use crate::cli;
+use crate::cli::args::{Args, Operands, Subcommand};
 use crate::error::Error;
-use crate::install::args::{Args, Subcommand};
 use crate::install::files::{self, Lock};
 use crate::install::layout::Layout;
 use crate::install::record::Record;
 use crate::install::{
-    InstallError, NAME, completions, egress, image, program, refuse_root, say, unit,
+    InstallError, NAME, completions, egress, image, path_of, program, refuse_root, say, unit,
 };
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
@@ -33,7 +33,7 @@ Options:
 ",
     flags: &["no-image", "no-egress"],
     values: &["prefix-bin", "image-from"],
-    operand: None,
+    operands: Operands::None,
     run,
 };
 
@@ -76,9 +76,9 @@ impl Held {
 fn run(args: Args) -> Result<ExitCode, Error> {
     refuse_root()?;
     let layout = Layout::load()?;
-    let image = args.path("image-from", &layout.dirs.home)?;
+    let image = path_of(&args, "image-from", &layout.dirs.home)?;
     let recorded = Record::load(&layout.record).ok().flatten();
-    let layout = match args.path("prefix-bin", &layout.dirs.home)? {
+    let layout = match path_of(&args, "prefix-bin", &layout.dirs.home)? {
         Some(bin) => layout.with_bin(bin)?,
         None => layout.with_recorded(recorded.as_ref()),
     };

@@ -54,7 +54,7 @@ use std::process::{Command, ExitCode};
 
 use crate::api::launch::Report;
 use crate::api::{ApiError, ListReply, MountEntry};
-use crate::cli;
+use crate::cli::{self, usage};
 use crate::config::Config;
 use crate::dirs::{self, Dirs};
 use crate::egress::setup::Setup;
@@ -121,7 +121,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
             lexopt::Arg::Short('V') | lexopt::Arg::Long("version") => {
                 return Ok(cli::version("umwelt-run"));
             }
-            other => return Err(other.unexpected().into()),
+            other => return Err(usage::unexpected(&other, "umwelt-run", HELP)),
         }
     }
     cli::start_log("umwelt-run");

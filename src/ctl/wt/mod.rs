@@ -12,15 +12,15 @@ mod shadow;
 mod staging;
 mod tree;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::cli::args::{Action, Args, Operands, Subcommand};
 use crate::config::{Config, Worktrees};
 use crate::ctl::NAME;
-use crate::ctl::args::{Args, Operands, Subcommand};
 use crate::ctl::place::Place;
 use crate::error::Error;
 use crate::text::shell_word;
@@ -57,58 +57,49 @@ Options:
   -h, --help      print this help and exit
   -V, --version   print the version and exit
 ",
-    options: &["branch", "force", "json", "yes"],
-    operands: Operands::Words,
+    flags: &["force", "json", "yes"],
+    values: &["branch"],
+    operands: Operands::Actions(ACTIONS),
     run,
 };
 
-fn run(args: Args) -> Result<ExitCode, Error> {
-    let words: Vec<&OsStr> = args.words.iter().map(OsString::as_os_str).collect();
-    let (action, words) = match words.split_first() {
-        Some((action, words)) => (action.to_str().unwrap_or_default(), words),
-        None => ("", &words[..]),
-    };
-    check_options(action, &args)?;
-    let site = |given: &OsStr| -> Result<(Site, PathBuf), Error> {
-        let place = Place::load()?;
-        let worktrees = Config::load(&place.dirs)?.worktrees;
-        let path = workspace::expand_tilde(Path::new(given), &place.dirs.home);
-        Ok((Site { place, worktrees }, path))
-    };
-    match (action, words) {
-        ("add", [repo, name @ ..]) if name.len() <= 1 => {
-            let name = name.first().map(|name| name.to_str().unwrap_or("\u{fffd}"));
-            let (site, repo) = site(repo)?;
-            add::run(&site, &repo, name, args.branch)
-        }
-        ("rm", [path]) => {
-            let (site, path) = site(path)?;
-            rm::run(&site, &path, args.flags.contains(&"force"))
-        }
-        ("accept", [path]) => {
-            let (site, path) = site(path)?;
-            accept::run(&site, &path, args.flags.contains(&"yes"))
-        }
-        ("list", repo) if repo.len() <= 1 => {
-            let (site, repo) = site(repo.first().copied().unwrap_or_else(|| OsStr::new(".")))?;
-            list::run(&site, &repo, args.json)
-        }
-        _ => Err(Error::Usage(format!(
-            "write one of: {NAME} wt add REPO [NAME], {NAME} wt rm PATH, {NAME} wt list [REPO], {NAME} wt accept PATH"
-        ))),
-    }
-}
+const ACTIONS: &[Action] = &[
+    Action {
+        name: "add",
+        options: &["branch"],
+        operands: (0, 2, "at most a repository and a name"),
+    },
+    Action {
+        name: "rm",
+        options: &["force"],
+        operands: (1, 1, "one path or name"),
+    },
+    Action {
+        name: "list",
+        options: &["json"],
+        operands: (0, 1, "one repository"),
+    },
+    Action {
+        name: "accept",
+        options: &["yes"],
+        operands: (1, 1, "one path or name"),
+    },
+];
 
-fn check_options(action: &str, args: &Args) -> Result<(), Error> {
-    let given = [
-        ("--yes", "accept", args.flags.contains(&"yes")),
-        ("--branch", "add", args.branch.is_some()),
-        ("--force", "rm", args.flags.contains(&"force")),
-        ("--json", "list", args.json),
-    ];
-    match given.into_iter().find(|(_, of, is)| *is && *of != action) {
-        Some((option, of, _)) => Err(Error::Usage(format!("{option} belongs to wt {of}"))),
-        None => Ok(()),
+fn run(args: Args) -> Result<ExitCode, Error> {
+    let place = Place::load()?;
+    let worktrees = Config::load(&place.dirs)?.worktrees;
+    let given = Path::new(args.operand(0).unwrap_or_else(|| OsStr::new(".")));
+    let path = workspace::expand_tilde(given, &place.dirs.home);
+    let site = Site { place, worktrees };
+    match args.action {
+        "add" => {
+            let name = args.operand(1).map(OsStr::to_string_lossy);
+            add::run(&site, &path, name.as_deref(), args.text("branch")?)
+        }
+        "rm" => rm::run(&site, &path, args.has("force")),
+        "accept" => accept::run(&site, &path, args.has("yes")),
+        _ => list::run(&site, &path, args.has("json")),
     }
 }
 

@@ -16,9 +16,9 @@ mod throwaway;
 use std::process::ExitCode;
 
 use crate::cli;
+use crate::cli::args::{Args, Operands, Subcommand};
 use crate::ctl::output::{self, Cell, Colour};
 use crate::error::Error;
-use crate::install::args::{Args, Subcommand};
 use crate::install::layout::Layout;
 use crate::install::{NAME, interrupt};
 use crate::text::printable;
@@ -48,7 +48,7 @@ Options:
 ",
     flags: &["json", "fix-commands", "quick"],
     values: &["from-inside"],
-    operand: None,
+    operands: Operands::None,
     run,
 };
 
@@ -58,7 +58,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     }
     if args.has("json") && args.has("fix-commands") {
         let message = "--json and --fix-commands exclude each other";
-        return Err(Error::Usage(message.to_owned()));
+        return Err(Error::usage(message.to_owned()));
     }
     interrupt::catch().map_err(|error| Error::io("catch signals", error))?;
     let layout = Layout::load()?;
