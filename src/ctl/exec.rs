@@ -22,7 +22,7 @@ use crate::error::Error;
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "exec",
     help: "\
-Usage: umwelt-ctl exec [-i] [-t] [--cwd DIR] [WORKSPACE] -- CMD [ARG…]
+Usage: umwelt-ctl exec [OPTION…] [WORKSPACE] -- CMD [ARG…]
 
 Runs CMD in the sandbox of WORKSPACE, with standard input, output and error
 passed on byte by byte, and starts the sandbox if it does not run. Left out,

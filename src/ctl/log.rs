@@ -24,8 +24,8 @@ ends, newest last, with the time in UTC. The sandbox need not run, nor its
 directory exist. Left out, WORKSPACE is the current directory.
 
 Options:
-      --follow   go on, and show what is added, until interrupted
-      --lines N  begin with the last N entries (default: 50)
+  -f, --follow   go on, and show what is added, until interrupted
+  -n, --lines N  begin with the last N entries (default: 50)
       --json     print the entries as they are, one JSON object a line
   -h, --help     print this help and exit
   -V, --version  print the version and exit

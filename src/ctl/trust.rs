@@ -32,7 +32,7 @@ counts. Left out, WORKSPACE is the current directory.
 
 Options:
       --diff     show it and do not ask; exit with 1 if it is not accepted
-      --yes      accept it without a question
+  -y, --yes      accept it without a question
       --revoke   forget what was accepted: nothing in the file counts any more
   -h, --help     print this help and exit
   -V, --version  print the version and exit
@@ -191,7 +191,12 @@ fn host_access(seen: &Comparison) -> String {
 fn meaning(seen: &Comparison, more: &Consequences) -> String {
     let mut out = String::new();
     for change in &seen.changes {
-        let mark = if change.widens { '+' } else { '-' };
+        let mark = match (change.widens, change.is_unnamed) {
+            // Which hosts these are stands not in the file.
+            (true, true) => '!',
+            (true, false) => '+',
+            (false, _) => '-',
+        };
         out.push_str(&format!("  {mark} {}\n", change.text));
     }
     if seen.changes.is_empty() {

@@ -44,8 +44,8 @@ The sandbox need not run, nor its directory exist. Left out, WORKSPACE is the
 current directory.
 
 Options:
-      --follow     go on, and show what is added, until interrupted
-      --lines N    begin with the last N records (default: all of them, or 50
+  -f, --follow     go on, and show what is added, until interrupted
+  -n, --lines N    begin with the last N records (default: all of them, or 50
                    with --follow)
       --denied     only what was denied
       --summary    counts by host and path, and the denials with the rule to add

@@ -35,14 +35,18 @@ CLIENT is one of opencode, claude, codex, goose, vscode, generic.
 Options:
       --merge FILE  put them into FILE, after showing the difference and asking;
                     what is there stays, and so do comments; a copy is kept
-      --yes         do not ask
+  -y, --yes         do not ask
       --skill       print a text that teaches an agent to live in the sandbox
   -h, --help        print this help and exit
   -V, --version     print the version and exit
 ",
     flags: &["yes", "skill"],
     values: &["merge"],
-    operands: Operands::Words(1, 1, "the name of one client"),
+    operands: Operands::Words(
+        1,
+        1,
+        "one of opencode, claude, codex, goose, vscode, generic",
+    ),
     run,
 };
 
