@@ -171,7 +171,11 @@ fn bad_configuration_is_told_with_file_line_and_key() {
 fn bad_usage_is_status_2() {
     let Some(place) = place() else { return };
     for args in [&["--nonsense"][..], &["--workspace"], &["word"]] {
-        assert_refused(place.command().args(args), 2, &["hint: see --help"]);
+        assert_refused(
+            place.command().args(args),
+            2,
+            &["hint: see: umwelt-run --help"],
+        );
     }
 }
 
