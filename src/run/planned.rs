@@ -20,6 +20,7 @@ use crate::podman;
 use crate::podman::argv::Network;
 use crate::policy::egress::{EgressPolicy, HostEntry};
 use crate::policy::egress_rules;
+use crate::policy::grants::GrantSet;
 use crate::registries;
 use crate::run::control_plane::Asked;
 use crate::run::grants::Judge;
@@ -113,37 +114,21 @@ fn part(
     let mut notices: Vec<String> = notice.into_iter().collect();
     let host = preflight::host_facts(&config, &dirs, &mut notices)?;
     let mut file = StandingFile::load(WorkspaceTrust::new(&workspace, &dirs));
-    let policy = match file.counted().egress.enabled {
-        true => {
-            let install = InstallState::load(&dirs).err().map(Error::from);
+    let policy = match file.counted() {
+        counted if counted.egress.enabled => {
             if !missing
                 .iter()
                 .any(|error| matches!(error, Error::Egress(_)))
             {
-                missing.extend(install);
+                missing.extend(InstallState::load(&dirs).err().map(Error::from));
             }
-            let counted = file.counted();
-            Some(policy_of(
-                &config,
-                counted,
-                &workspace,
-                &dirs,
-                tools_path,
-                &mut notices,
-            )?)
+            let found = policy_of(&config, counted, &workspace, &dirs, tools_path)?;
+            notices.extend(found.1);
+            Some(found.0)
         }
-        false => None,
+        _ => None,
     };
     let exe = std::env::current_exe().map_err(|error| Error::io("find the own program", error))?;
-    let judge = Judge {
-        config: &config,
-        dirs: &dirs,
-        workspace: workspace.path(),
-        exe: &exe,
-        search_path: &podman::search_path(workspace.path()),
-        was_writable: &BTreeSet::new(),
-    };
-    let (grants, refused) = judge.persisted(&file);
     let ground = Ground {
         config: &config,
         dirs: &dirs,
@@ -154,38 +139,50 @@ fn part(
         network_mounts: &[],
         sources: &Sources::new(),
     };
+    let (grants, refused) = persisted(&ground, &file);
     let mounts = ground.plan(&grants)?.mounts;
     let notices = notices.into_iter().chain(refused);
     let notices = notices.chain(file.notice().map(str::to_owned));
     let mut list = list_reply(&config, &workspace, policy.is_some(), notices);
     list.mounts = mounts.iter().map(mount_entry).collect();
-    let rules = policy.as_ref().map(rules::entries_before_start);
+    let told = missing.iter().map(|error| printable(&error.to_string()));
     let planned = Planned {
         argv: Vec::new(),
         list,
-        rules: rules.unwrap_or_default(),
+        rules: policy
+            .as_ref()
+            .map(rules::entries_before_start)
+            .unwrap_or_default(),
         hosts: policy.map(|policy| policy.hosts).unwrap_or_default(),
-        missing: missing
-            .iter()
-            .map(|error| printable(&error.to_string()))
-            .collect(),
+        missing: told.collect(),
     };
     Ok((planned, missing))
 }
 
+fn persisted(ground: &Ground<'_>, file: &StandingFile) -> (GrantSet, Vec<String>) {
+    let judge = Judge {
+        config: ground.config,
+        dirs: ground.dirs,
+        workspace: ground.workspace.path(),
+        exe: ground.exe,
+        search_path: &podman::search_path(ground.workspace.path()),
+        was_writable: &BTreeSet::new(),
+    };
+    judge.persisted(file)
+}
+
+/// With what could not be told of registries, one line each.
 fn policy_of(
     config: &Config,
     file: &WorkspaceFile,
     workspace: &Workspace,
     dirs: &Dirs,
     tools_path: OsString,
-    notices: &mut Vec<String>,
-) -> Result<EgressPolicy, Error> {
+) -> Result<(EgressPolicy, Vec<String>), Error> {
     let tools = egress_rules::registries(&config.egress, &file.egress);
     let writable = writable_grants(file);
     let found = registries::resolve(&tools, &dirs.home, workspace.path(), &writable, tools_path);
-    notices.extend(found.warnings);
     let sid = workspace.sid().as_str();
     let merged = egress_rules::merge(sid, &config.egress, &file.egress, found.rules);
-    Ok(merged.map_err(EgressError::from)?)
+    Ok((merged.map_err(EgressError::from)?, found.warnings))
 }

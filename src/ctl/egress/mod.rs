@@ -170,49 +170,59 @@ fn read_rule<'a>(
     args: &Args,
     words: &mut impl Iterator<Item = &'a OsStr>,
 ) -> Result<(), Error> {
-    let kind = args::text(words.next().unwrap_or_default())?;
-    let host = args::text(words.next().unwrap_or_default())?;
-    let (host, mut port) = match with_port(&host) {
-        Some((host, port)) => (host.to_owned(), Some(port.to_owned())),
-        None => (host, None),
+    let kind = kind_of(&args::text(words.next().unwrap_or_default())?)?;
+    let given = args::text(words.next().unwrap_or_default())?;
+    let (host, port) = match with_port(&given) {
+        Some((host, port)) => (host, Some(port.to_owned())),
+        None => (given.as_str(), None),
     };
-    call.kind = Some(match kind.as_str() {
-        "https" => RuleKind::Https,
-        "tcp" => RuleKind::Tcp,
-        _ => {
-            let valid = ["https", "tcp"].map(str::to_owned);
-            let command = format!("{NAME} egress");
-            return Err(usage::unknown("kind of rule", &kind, &command, &valid));
+    let port = match (kind, port, args.text("port")?) {
+        (RuleKind::Tcp, None, _) => {
+            let word = words.next().map(|word| word.to_string_lossy().into_owned());
+            let lacking = || Error::usage(format!("{host:?} needs a port: {host}:PORT"));
+            Some(word.ok_or_else(lacking)?)
         }
-    });
-    if call.kind == Some(RuleKind::Tcp) {
-        let other = OF_HTTPS.iter().find(|option| args.gives(option));
-        if let Some(option) = other {
-            let name = format!("egress {}", args.action);
+        (RuleKind::Https, Some(port), Some(other)) => {
             return Err(Error::usage(format!(
-                "the option \"--{option}\" belongs to \"{name} https\", not to \"{name} tcp\""
+                "{host:?} has two ports: {port:?} and {other:?}"
             )));
         }
-        let word = words.by_ref();
-        port = port.or_else(|| Some(word.next()?.to_string_lossy().into_owned()));
-        if port.is_none() {
-            return Err(Error::usage(format!("{host:?} needs a port: {host}:PORT")));
-        }
-    } else if let Some(of_option) = args.text("port")? {
-        if let Some(port) = port {
-            return Err(Error::usage(format!(
-                "{host:?} has two ports: {port:?} and {of_option:?}"
-            )));
-        }
-        port = Some(of_option);
+        (_, port, of_option) => port.or(of_option),
+    };
+    if kind == RuleKind::Tcp {
+        refuse_of_https(args)?;
     }
-    call.host = Some(host);
+    call.kind = Some(kind);
+    call.host = Some(host.to_owned());
     call.port = port.map(|text| checked_port(&text)).transpose()?;
     call.paths = together("path", &args.texts("path")?)?;
     call.methods = together("method", &args.texts("method")?)?;
     call.inspect = args.has("no-inspect").then_some(false);
     call.private = args.has("private").then_some(true);
     Ok(())
+}
+
+fn kind_of(word: &str) -> Result<RuleKind, Error> {
+    match word {
+        "https" => Ok(RuleKind::Https),
+        "tcp" => Ok(RuleKind::Tcp),
+        _ => {
+            let valid = ["https", "tcp"].map(str::to_owned);
+            let command = format!("{NAME} egress");
+            Err(usage::unknown("kind of rule", word, &command, &valid))
+        }
+    }
+}
+
+fn refuse_of_https(args: &Args) -> Result<(), Error> {
+    let mut given = OF_HTTPS.iter().filter(|option| args.gives(option));
+    let name = format!("egress {}", args.action);
+    match given.next() {
+        Some(option) => Err(Error::usage(format!(
+            "the option \"--{option}\" belongs to \"{name} https\", not to \"{name} tcp\""
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// `HOST:PORT`, and `[ADDRESS]:PORT` for IPv6.

@@ -89,7 +89,10 @@ fn row(admin: &Directory, branches: &BTreeMap<String, String>) -> Row {
             .path()
             .file_name()
             .map(|name| name.to_string_lossy().into_owned()),
-        path: top.unwrap_or(admin.path()).to_string_lossy().into_owned(),
+        path: top
+            .unwrap_or_else(|| admin.path())
+            .to_string_lossy()
+            .into_owned(),
         note,
         ..Row::default()
     };
