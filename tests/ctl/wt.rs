@@ -764,6 +764,15 @@ fn inside_a_repository_names_and_directories_below_will_do() {
     std::fs::create_dir(below.join("w1")).unwrap();
     let ran = there(&below, &["rm", "./w1"]);
     assert!(ran.stderr.contains("is not a git worktree"), "{ran:?}");
+    // Nor is another one meant, whatever an agent has written there.
+    let pointer = place.repo.join(".git/worktrees/w1/gitdir");
+    let right = std::fs::read(&pointer).unwrap();
+    let other = place.home.path("repo.worktrees/topic/.git");
+    std::fs::write(&pointer, format!("{}\n", other.display())).unwrap();
+    let ran = there(&below, &["rm", "--force", "w1"]);
+    assert!(ran.stderr.contains("does not belong to that"), "{ran:?}");
+    assert!(exists(&other) && exists(&first));
+    std::fs::write(&pointer, right).unwrap();
     for name in ["w1", "topic"] {
         let ran = there(&below, &["rm", name]);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{name}");

@@ -153,11 +153,12 @@ impl Repository {
         names.into_iter().filter_map(open)
     }
 
-    /// Where the worktree of this name is, by what the repository says.
-    pub(super) fn place_of(&self, name: &OsStr) -> Option<PathBuf> {
+    /// The administrative directory of this name, and where the worktree is that
+    /// it says is its own.
+    pub(super) fn named(&self, name: &OsStr) -> Option<(PathBuf, PathBuf)> {
         let admin = self.common.dir("worktrees").ok()?.dir(name).ok()?;
         let dot_git = admin.read_pointer("gitdir").ok()?;
-        dot_git.parent().map(Path::to_owned)
+        Some((admin.path().to_owned(), dot_git.parent()?.to_owned()))
     }
 }
 

@@ -132,10 +132,18 @@ impl Site {
     /// slash, as everywhere.
     fn worktree(&self, given: &OsStr) -> Result<Worktree, WorktreeError> {
         let is_name = Path::new(given).file_name() == Some(given);
-        let named = || self.repository(OsStr::new(".")).ok()?.place_of(given);
-        match is_name.then(named).flatten() {
-            Some(path) => Worktree::find(path),
-            None => Worktree::find(given::real_path(Path::new(given), &self.place.dirs)?),
+        let named = || self.repository(OsStr::new(".")).ok()?.named(given);
+        let Some((admin, path)) = is_name.then(named).flatten() else {
+            return Worktree::find(given::real_path(Path::new(given), &self.place.dirs)?);
+        };
+        let found = Worktree::find(path)?;
+        // An agent can have written there where another worktree is.
+        match found.repository.git_dir().path() == admin {
+            true => Ok(found),
+            false => Err(WorktreeError::NotAWorktree {
+                path: found.path,
+                reason: format!("{admin:?} names it, but it does not belong to that"),
+            }),
         }
     }
 }
