@@ -189,6 +189,14 @@ fn a_wrong_use_of_ctl_names_what_is_valid() {
             &["trust", "--dif"],
             "hint: did you mean \"--diff\"?\nhint: see: umwelt-ctl trust --help\n",
         ),
+        (
+            &["trust", "diff"],
+            "unknown word \"diff\" of umwelt-ctl trust; valid are: --diff, --yes, --revoke\nhint: did you mean \"--diff\"?\n",
+        ),
+        (
+            &["stop", "all"],
+            "hint: did you mean \"--all\"?\nhint: see: umwelt-ctl stop --help\n",
+        ),
         (&["help", "stpo"], "hint: did you mean \"stop\"?\n"),
         (&["--json"], "valid are: --help, --version"),
         (

@@ -1,12 +1,13 @@
 //! A program of subcommands: its words -> the subcommand that is run. The first
 //! of the two stages of parsing.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::ExitCode;
 
 use lexopt::Arg::{Long, Short, Value};
 
-use super::args::{Asked, Subcommand};
+use super::args::{Args, Asked, Subcommand};
 use super::{print, start_log, usage, version};
 use crate::error::Error;
 
@@ -43,7 +44,10 @@ impl Program {
         let done = parsed.and_then(|asked| match asked {
             Asked::Help => Ok(print(subcommand.help)),
             Asked::Version => Ok(version(self.name)),
-            Asked::Run(args) => (subcommand.run)(args),
+            Asked::Run(args) => {
+                check_bare(subcommand, &command, &args)?;
+                (subcommand.run)(args)
+            }
         });
         done.map_err(|error| error.of_command(&command))
     }
@@ -72,6 +76,19 @@ impl Program {
         let names = self.subcommands.iter().map(|known| known.name);
         names.chain(["help"]).map(str::to_owned).collect()
     }
+}
+
+/// A word that names an option, and no file here, was meant as that option:
+/// `stop all`, `trust diff`.
+fn check_bare(subcommand: &Subcommand, command: &str, args: &Args) -> Result<(), Error> {
+    let word = args.operand(0).and_then(OsStr::to_str).unwrap_or_default();
+    let is_bare = args.action.is_empty() && subcommand.flags.contains(&word);
+    if !is_bare || Path::new(word).exists() {
+        return Ok(());
+    }
+    let valid = subcommand.flags.iter().map(|flag| format!("--{flag}"));
+    let valid: Vec<String> = valid.collect();
+    Err(usage::unknown("word", word, command, &valid))
 }
 
 #[cfg(test)]
