@@ -3,15 +3,16 @@
 
 Only what our pages use is known: a title line, headings, paragraphs, terms with
 their definitions, items, indented examples, bold, italic and code. All else is
-an error, so that no page is shown with its marks. See docs/decisions/0032.
+an error, so that no page is shown with its marks. What it makes is in share/man, which
+tests/docs compares and UMWELT_WRITE_GOLDEN=1 writes. See docs/decisions/0032.
 
-usage: roff.py SOURCE.md DATE VERSION > PAGE.1
+usage: roff.py SOURCE.md VERSION > PAGE.1
 """
 
 import re
 import sys
 
-TITLE = re.compile(r"% ([A-Z-]+)\((\d)\) (.+) \| (.+)")
+TITLE = re.compile(r"% ([A-Z.-]+)\((\d)\) (.+) \| (.+)")
 SPAN = re.compile(r"\*\*(.+?)\*\*|\*(.+?)\*|`(.+?)`", re.DOTALL)
 # What Markdown gives a meaning that is not rendered here.
 FOREIGN = re.compile(r"^(\||>|\d+\. |\* |\+ |```|~~~|---|===|!?\[)|\]\(")
@@ -111,25 +112,31 @@ class Page:
             self.out += [".IP \\(bu 2", inline("\n".join(line.strip() for line in lines))]
 
 
-def render(text, date, version):
+def render(text, version):
     first, *lines = text.rstrip("\n").split("\n")
     title = TITLE.fullmatch(first)
     if not title:
         raise Unknown(first)
     name, section, project, manual = title.groups()
     page = Page()
-    page.out.append(f'.TH {escaped(name)} {section} {date} "{project} {version}" "{manual}"')
+    # No date: the version tells what the page is about, and the same source makes the same page.
+    page.out.append(f'.TH {escaped(name)} {section} "" "{project} {version}" "{manual}"')
     for block in blocks(lines):
         page.block(block)
     return "\n".join(page.out) + "\n"
 
 
 def main():
-    source, date, version = sys.argv[1:]
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(__doc__.strip())
+        return
+    if len(sys.argv) != 3:
+        sys.exit("roff.py: it takes a page and a version\n" + __doc__.strip().splitlines()[-1])
+    source, version = sys.argv[1:]
     with open(source, encoding="utf-8") as file:
         text = file.read()
     try:
-        sys.stdout.write(render(text, date, version))
+        sys.stdout.write(render(text, version))
     except Unknown as unknown:
         sys.exit(f'roff.py: "{source}" has what is not known here: {unknown}\nhint: see scripts/roff.py for what is')
 

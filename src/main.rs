@@ -23,6 +23,7 @@ mod podman;
 mod policy;
 mod registries;
 mod run;
+mod subprocess;
 mod sys;
 mod text;
 mod trust;

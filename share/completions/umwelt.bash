@@ -28,7 +28,7 @@ _umwelt() {
         'umwelt-ctl help') words='--help --version' next='status stop exec shell list config plan grant revoke trust egress log audit wt' ;;
         'umwelt-ctl ') words='status stop exec shell list config plan grant revoke trust egress log audit wt help --help --version' ;;
         'umwelt-nft-hook '*) words='--ruleset --digest --nft --read-back --help --version' ;;
-        'umwelt-install install') words='--prefix-bin --no-image --image-from --no-egress --help --version' ;;
+        'umwelt-install install') words='--prefix-bin --no-image --image-from --no-egress --egress --help --version' ;;
         'umwelt-install status') words='--json --help --version' ;;
         'umwelt-install remove') words='--purge --help --version' ;;
         'umwelt-install image') words='--with-build --packages --from-packages --from --help --version' ;;

@@ -98,6 +98,7 @@ complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l prefix-bi
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l no-image
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l image-from -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l no-egress
+complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l egress
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from install' -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from status' -l json

@@ -72,7 +72,7 @@ impl ConfigError {
                 path.display()
             )),
             ConfigError::Syntax { .. } | ConfigError::Value { .. } => {
-                Some("the keys and their values are listed in docs/configuration.md".to_owned())
+                Some("the keys and their values are listed by: man umwelt.toml".to_owned())
             }
             _ => None,
         }

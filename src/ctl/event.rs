@@ -86,6 +86,14 @@ fn told(kind: &str, entry: &Value) -> (String, String) {
             (format!("{} lost", lost.len()), what)
         }
         "trust" => (field("change"), ".umwelt.toml".to_owned()),
+        "gap" => {
+            let missing = entry.get("missing").and_then(Value::as_u64);
+            let what = format!(
+                "{} entries before this one could not be written",
+                missing.unwrap_or_default()
+            );
+            ("-".to_owned(), what)
+        }
         // Of a later version.
         _ => ("-".to_owned(), entry.to_string()),
     }
@@ -164,6 +172,7 @@ mod tests {
                 change: "trusted",
                 client,
             },
+            Entry::Gap { missing: 3 },
         ] {
             journal.record(&entry);
         }
@@ -194,6 +203,7 @@ mod tests {
                 "revoke c/1 live - /p".to_owned(),
                 "recreated - 1 lost - a grant; lost: make".to_owned(),
                 "trust c/1 trusted - .umwelt.toml".to_owned(),
+                "gap - - - 3 entries before this one could not be written".to_owned(),
                 "shell c/1 exit 3 1.2s echo\\n\\x1b[2J".to_owned(),
                 "notice c/1 - - \".envrc\" was changed".to_owned(),
             ]

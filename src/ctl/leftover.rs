@@ -1,21 +1,22 @@
 //! Containers and networks that carry our labels, as podman knows them.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, Read, Seek};
-use std::process::{Child, ExitStatus};
-use std::time::{Duration, Instant};
+use std::io;
+use std::time::Duration;
 
-use rustix::fs::MemfdFlags;
 use serde::Deserialize;
 
 use crate::ctl::CtlError;
 use crate::podman;
 use crate::podman::argv::{LABEL_PREFIX, LABEL_SID, LABEL_WORKSPACE};
+use crate::subprocess::{self, Limits};
 use crate::workspace::SessionId;
 
 /// podman can wait for a lock of its own for ever.
-const PODMAN_WAIT: Duration = Duration::from_secs(20);
+const LIMITS: Limits = Limits {
+    time: Duration::from_secs(20),
+    bytes: 64 << 20,
+};
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Container {
@@ -159,56 +160,12 @@ fn call(args: &[OsString]) -> Result<Vec<u8>, CtlError> {
         call: format!("podman {}", args.join(OsStr::new(" ")).display()),
         problem,
     };
-    let run = || -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
-        let (mut stdout, mut stderr) = (memory_file()?, memory_file()?);
-        let child = podman::command(&podman::trusted_search_path(), args)
-            .stdout(stdout.try_clone()?)
-            .stderr(stderr.try_clone()?)
-            .spawn()?;
-        let status = wait(child, Instant::now() + PODMAN_WAIT)?;
-        Ok((status, contents(&mut stdout)?, contents(&mut stderr)?))
-    };
-    match run() {
-        Ok((status, stdout, _)) if status.success() => Ok(stdout),
-        Ok((status, _, stderr)) => {
-            let stderr = String::from_utf8_lossy(&stderr);
-            let last = stderr.lines().rfind(|line| !line.trim().is_empty());
-            Err(failed(
-                last.map_or_else(|| status.to_string(), str::to_owned),
-            ))
-        }
+    let mut command = podman::command(&podman::trusted_search_path(), args);
+    match subprocess::run(&mut command, LIMITS) {
+        Ok(said) if said.status.success() => Ok(said.stdout),
+        Ok(said) => Err(failed(said.problem())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(CtlError::NoPodman),
         Err(error) => Err(failed(error.to_string())),
-    }
-}
-
-/// Output goes to memory rather than to a pipe, which somebody would have to
-/// empty while waiting.
-fn memory_file() -> io::Result<File> {
-    Ok(rustix::fs::memfd_create("podman", MemfdFlags::CLOEXEC)?.into())
-}
-
-fn contents(file: &mut File) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    file.rewind()?;
-    file.read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn wait(mut child: Child, deadline: Instant) -> io::Result<ExitStatus> {
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        if Instant::now() >= deadline {
-            child.kill()?;
-            child.wait()?;
-            return Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                format!("it took more than {} s", PODMAN_WAIT.as_secs()),
-            ));
-        }
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

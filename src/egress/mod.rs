@@ -50,7 +50,7 @@ pub(crate) enum EgressError {
 
 impl EgressError {
     pub(crate) fn hint(&self) -> Option<String> {
-        let install = "to make what egress needs, run: umwelt-install install";
+        let install = "to make what egress needs, run: umwelt-install install --egress";
         Some(match self {
             EgressError::NotInstalled { .. } | EgressError::MissingImage(_) => install.to_owned(),
             EgressError::Policy(error) => error.hint(),

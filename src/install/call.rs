@@ -1,20 +1,20 @@
-//! Programs of the host: started with a limit of time, their words kept.
+//! Programs of the host, podman above all, for those who install: where they are
+//! found, and what happens to them at ^C.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
 use crate::install::{InstallError, interrupt};
 use crate::podman;
+use crate::subprocess::{self, Limits, Running, Said};
 
 /// podman can wait for a lock of its own for ever.
 pub(super) const QUICK: Duration = Duration::from_secs(60);
@@ -23,116 +23,54 @@ pub(super) const SLOW: Duration = Duration::from_secs(1200);
 /// podman that is ended half way leaves things behind: it may come to its end.
 const LAST_STEP: Duration = Duration::from_secs(20);
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// What is kept of the words of a program.
-const LIMIT: u64 = 4 << 20;
+/// Most that a program may print, in bytes.
+const LIMIT: u64 = 16 << 20;
 
 /// Where administrators' programs are, which `$PATH` of a user may leave out.
 const ADMIN: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-#[derive(Debug)]
-pub(super) struct Said {
-    pub(super) status: ExitStatus,
-    pub(super) stdout: String,
-    pub(super) stderr: String,
-}
-
-impl Said {
-    /// The last line of an error message, which is the one that counts.
-    pub(super) fn problem(&self) -> String {
-        let last = self.stderr.lines().rfind(|line| !line.trim().is_empty());
-        last.map_or_else(|| self.status.to_string(), |line| line.trim().to_owned())
-    }
-}
-
-/// Input and output are memory files: nothing fills up while it waits.
+/// Input is a memory file, as output is: nothing fills up while it waits.
 pub(super) fn run(mut command: Command, input: Option<&[u8]>, limit: Duration) -> io::Result<Said> {
-    let (mut stdout, mut stderr) = (memory_file()?, memory_file()?);
-    match input {
-        Some(bytes) => {
-            let mut file = memory_file()?;
-            file.write_all(bytes)?;
-            file.rewind()?;
-            command.stdin(Stdio::from(file));
-        }
-        None => {
-            command.stdin(Stdio::null());
-        }
-    }
-    command
-        .stdout(Stdio::from(stdout.try_clone()?))
-        .stderr(Stdio::from(stderr.try_clone()?));
+    command.stdin(match input {
+        Some(bytes) => Stdio::from(subprocess::memory_file(bytes)?),
+        None => Stdio::null(),
+    });
     if interrupt::is_due() {
         return Err(io::Error::from(io::ErrorKind::Interrupted));
     }
     if interrupt::is_catching() {
         command.process_group(0);
     }
-    let status = wait(&mut command.spawn()?, limit)?;
-    Ok(Said {
-        status,
-        stdout: contents(&mut stdout)?,
-        stderr: contents(&mut stderr)?,
-    })
-}
-
-pub(super) fn memory_file() -> io::Result<File> {
-    Ok(rustix::fs::memfd_create("umwelt-install", MemfdFlags::CLOEXEC)?.into())
-}
-
-pub(super) fn contents(file: &mut File) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    file.rewind()?;
-    file.take(LIMIT).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-fn wait(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
-    match wait_unless(child, limit, interrupt::is_due)? {
-        Some(status) => Ok(status),
-        None if interrupt::is_due() => {
-            finish(child)?;
-            Err(io::Error::from(io::ErrorKind::Interrupted))
+    let limits = Limits {
+        time: limit,
+        bytes: LIMIT,
+    };
+    let mut running = Running::start(&mut command, limits)?;
+    match running.await_end(interrupt::is_due) {
+        Ok(()) => running.said(),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+            finish(&mut running.child)?;
+            Err(error)
         }
-        None => {
-            child.kill()?;
-            child.wait()?;
-            let message = format!("it took more than {} s", limit.as_secs());
-            Err(io::Error::new(io::ErrorKind::TimedOut, message))
+        Err(error) => {
+            running.child.kill()?;
+            running.child.wait()?;
+            Err(error)
         }
-    }
-}
-
-/// Nothing where it has not ended in time, or is not to be waited for.
-fn wait_unless(
-    child: &mut Child,
-    limit: Duration,
-    is_over: impl Fn() -> bool,
-) -> io::Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + limit;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() >= deadline || is_over() {
-            return Ok(None);
-        }
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 /// Waits for the end of a program that is not needed any more; one that takes
 /// long is told to end, and then made to.
 pub(super) fn finish(child: &mut Child) -> io::Result<()> {
-    let forever = || false;
-    if wait_unless(child, LAST_STEP, forever)?.is_some() {
-        return Ok(());
+    let forever = || Ok(false);
+    if !subprocess::wait_unless(child, LAST_STEP, forever)? {
+        let _told = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
+        if !subprocess::wait_unless(child, LAST_WORDS, forever)? {
+            child.kill()?;
+        }
     }
-    let _told = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
-    if wait_unless(child, LAST_WORDS, forever)?.is_none() {
-        child.kill()?;
-        child.wait()?;
-    }
-    Ok(())
+    child.wait().map(drop)
 }
 
 /// Where programs are looked for: nowhere that an agent can write.
@@ -185,7 +123,7 @@ pub(super) fn podman_done<S: AsRef<OsStr>>(
 ) -> Result<String, InstallError> {
     let said = podman(args, input, limit)?;
     if said.status.success() {
-        return Ok(said.stdout);
+        return Ok(said.text().into_owned());
     }
     let words: Vec<&OsStr> = args.iter().map(AsRef::as_ref).collect();
     Err(failed(&words, said.problem()))
@@ -254,32 +192,6 @@ pub(super) fn remove_image(id: &str) -> Result<bool, InstallError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn shell(script: &str) -> Command {
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", script]);
-        command
-    }
-
-    #[test]
-    fn words_of_a_program_are_kept_and_input_is_given() {
-        let said = run(
-            shell("cat; echo one >&2; echo >&2; exit 3"),
-            Some(b"in"),
-            QUICK,
-        )
-        .unwrap();
-        assert_eq!((said.status.code(), &*said.stdout), (Some(3), "in"));
-        assert_eq!(said.problem(), "one");
-        let silent = run(shell("exit 4"), None, QUICK).unwrap();
-        assert!(silent.problem().contains('4'));
-    }
-
-    #[test]
-    fn a_program_that_hangs_is_ended() {
-        let error = run(shell("exec sleep 1000"), None, Duration::ZERO).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-    }
 
     #[test]
     fn programs_are_found_by_their_absolute_path() {

@@ -1,36 +1,22 @@
-//! Completions for shells -> files beside the program, and links to them where
-//! bash and fish look for the name of a command. zsh has no such place of the
-//! user's: it is told how to find them.
+//! Completions for shells -> where bash and fish look for the name of a command.
+//! zsh has no such place of the user's: it is told how to find them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::applet;
-use crate::install::layout::{Layout, relative};
-use crate::install::program::{self, Link};
+use crate::install::layout::Layout;
+use crate::install::linked::{Linked, Standing};
 use crate::install::record::Record;
-use crate::install::{InstallError, files, say};
+use crate::install::{InstallError, say, say_foreign};
+use crate::text::shell_word;
 
 const BASH: &str = "umwelt.bash";
 const FISH: &str = "umwelt.fish";
-const SHIPPED: [(&str, &str); 3] = [
+const SHIPPED: &[(&str, &str)] = &[
     (BASH, include_str!("../../share/completions/umwelt.bash")),
     (FISH, include_str!("../../share/completions/umwelt.fish")),
     ("_umwelt", include_str!("../../share/completions/_umwelt")),
 ];
-
-/// What is not as it was installed.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    Current,
-    /// So many links and files.
-    Missing(usize),
-    Old,
-}
-
-/// Beside the program.
-pub(super) fn dir(layout: &Layout) -> PathBuf {
-    layout.program.with_file_name("completions")
-}
 
 fn places(layout: &Layout) -> [PathBuf; 2] {
     let near = |name| layout.dirs.data.with_file_name(name);
@@ -40,76 +26,38 @@ fn places(layout: &Layout) -> [PathBuf; 2] {
     ]
 }
 
-/// Each link, and the file that it leads to.
-fn links(layout: &Layout) -> Vec<(PathBuf, PathBuf)> {
+pub(super) fn linked(layout: &Layout) -> Linked {
     let [bash, fish] = places(layout);
-    let dir = dir(layout);
     let names = applet::ALL.map(applet::Applet::name);
     let links = names.iter().flat_map(|name| {
         [
-            (bash.join(name), dir.join(BASH)),
-            (fish.join(format!("{name}.fish")), dir.join(FISH)),
+            (bash.join(name), BASH),
+            (fish.join(format!("{name}.fish")), FISH),
         ]
     });
-    links.collect()
-}
-
-pub(super) fn standing(layout: &Layout) -> Result<Standing, InstallError> {
-    let dir = dir(layout);
-    let mut missing = 0;
-    let mut is_old = false;
-    for (name, shipped) in SHIPPED {
-        match files::read(&dir.join(name))? {
-            None => missing += 1,
-            Some(there) => is_old |= there != shipped.as_bytes(),
-        }
+    Linked {
+        dir: layout.program.with_file_name("completions"),
+        shipped: SHIPPED,
+        links: links.collect(),
     }
-    let links = links(layout).into_iter();
-    missing += links
-        .filter(|(link, file)| program::look(link, file) == Link::Missing)
-        .count();
-    Ok(match missing {
-        0 if is_old => Standing::Old,
-        0 => Standing::Current,
-        missing => Standing::Missing(missing),
-    })
 }
 
 pub(super) fn install(layout: &Layout, record: &mut Record) -> Result<(), InstallError> {
-    let standing = standing(layout)?;
-    if standing == Standing::Current {
+    let linked = linked(layout);
+    if linked.standing()? == Standing::Current {
         say(
             "shells",
             "are so already: completions for bash, fish and zsh",
         );
         return Ok(());
     }
-    let dir = dir(layout);
-    record.add_created(files::make_dir(&dir, 0o755)?);
-    for (name, shipped) in SHIPPED {
-        files::replace(&dir.join(name), shipped.as_bytes(), 0o644)?;
-    }
-    let mut foreign = Vec::new();
-    for (link, file) in links(layout) {
-        let parent = link.parent().unwrap_or(&dir);
-        record.add_created(files::make_dir(parent, 0o755)?);
-        match program::look(&link, &file) {
-            Link::Ours => {}
-            Link::Foreign => foreign.push(link),
-            Link::Missing => make_link(parent, &link, &file)?,
-        }
-    }
+    let foreign = linked.install(record)?;
     let [bash, fish] = places(layout).map(|place| place.display().to_string());
     say("shells", &format!("completions put in {bash} and {fish}"));
-    for link in foreign {
-        say(
-            "",
-            &format!("left alone, as it is not of umwelt: {}", link.display()),
-        );
-    }
+    say_foreign(&foreign);
     let line = format!(
         "fpath=({} $fpath)",
-        crate::text::shell_word(&dir.to_string_lossy())
+        shell_word(&linked.dir.to_string_lossy())
     );
     say(
         "",
@@ -118,27 +66,8 @@ pub(super) fn install(layout: &Layout, record: &mut Record) -> Result<(), Instal
     Ok(())
 }
 
-fn make_link(parent: &Path, link: &Path, file: &Path) -> Result<(), InstallError> {
-    let target = relative(&crate::places::real(parent), &crate::places::real(file));
-    std::os::unix::fs::symlink(&target, link)
-        .map_err(|error| InstallError::file("make link", link, error))
-}
-
-/// Removes the files, and the links that lead to them.
 pub(super) fn remove(layout: &Layout) -> Result<(), InstallError> {
-    let mut is_removed = false;
-    for (link, file) in links(layout) {
-        if program::look(&link, &file) == Link::Ours {
-            is_removed |= files::remove_if_there(&link)?;
-        }
-    }
-    let dir = dir(layout);
-    for (name, _) in SHIPPED {
-        is_removed |= files::remove_if_there(&dir.join(name))?;
-        files::remove_if_there(&files::temporary(&dir.join(name)))?;
-    }
-    files::remove_dir_if_empty(&dir);
-    if is_removed {
+    if linked(layout).remove()? {
         say("shells", "completions removed");
     }
     Ok(())

@@ -15,6 +15,9 @@ pub(super) const GATEWAY_IMAGE: &str = "localhost/umwelt-egress-gw:latest";
 /// Tells which program is in the image.
 pub(super) const PROGRAM_LABEL: &str = "umwelt.program";
 
+pub(super) const LEFT_OUT: &str = "left out, as --no-egress asked for";
+pub(super) const PUT_IN: &str = "umwelt-install install --egress";
+
 /// An authority is made anew this long before it ends.
 const RENEW_S: u64 = 30 * 24 * 3600;
 
@@ -34,6 +37,10 @@ pub(super) fn install(
     record: &mut Record,
     program_sha256: &str,
 ) -> Result<(), InstallError> {
+    if record.without_egress {
+        say("egress", &format!("{LEFT_OUT}; put it in with: {PUT_IN}"));
+        return Ok(());
+    }
     record.add_created(files::make_dir(&layout.egress, 0o700)?);
     close(&layout.egress)?;
     match authority_problem(layout, record) {

@@ -13,6 +13,8 @@ mod image;
 mod interrupt;
 mod kept;
 mod layout;
+mod linked;
+mod manual;
 mod program;
 mod record;
 mod remove;
@@ -87,4 +89,12 @@ fn path_of(args: &Args, option: &str, home: &Path) -> Result<Option<PathBuf>, Er
 /// Tells what a step has done, on one line.
 fn say(step: &str, what: &str) {
     cli::print(&format!("{step:<9} {}\n", text::printable(what)));
+}
+
+/// What has the name of something that is installed, and is the user's.
+fn say_foreign(paths: &[PathBuf]) {
+    for path in paths {
+        let path = path.display();
+        say("", &format!("left alone, as it is not of umwelt: {path}"));
+    }
 }

@@ -26,6 +26,9 @@ pub(super) struct Record {
     pub(super) config_sha256: Option<String>,
     /// Of the shipped systemd unit, when it was written last.
     pub(super) unit_sha256: Option<String>,
+    /// Asked for once, and so until it is asked for otherwise.
+    #[serde(default)]
+    pub(super) without_egress: bool,
     pub(super) nft: Option<PathBuf>,
     pub(super) authority: Option<AuthorityRecord>,
     pub(super) gateway_image: Option<Image>,
@@ -80,6 +83,7 @@ impl Record {
             bin: None,
             config_sha256: None,
             unit_sha256: None,
+            without_egress: false,
             nft: None,
             authority: None,
             gateway_image: None,

@@ -15,7 +15,9 @@ use crate::install::layout::Layout;
 use crate::install::program::{self, Base};
 use crate::install::record::Record;
 use crate::install::setup::Held;
-use crate::install::{InstallError, NAME, call, completions, files, kept, refuse_root, say, unit};
+use crate::install::{
+    InstallError, NAME, call, completions, files, kept, manual, refuse_root, say, unit,
+};
 use crate::sys::lock;
 use crate::workspace::SessionId;
 
@@ -24,11 +26,11 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     help: "\
 Usage: umwelt-install remove [--purge]
 
-Removes what was installed: links, program, completions, images, the certificate
-authority, the systemd unit, logs, and the base configuration if it was not
-edited. What stays is named, and so are settings of clients in which umwelt
-still is, and the copies that client --merge has kept. Nothing is removed while
-sandboxes run.
+Removes what was installed: links, program, completions, manual pages, images,
+the certificate authority, the systemd unit, logs, and the base configuration if
+it was not edited. What stays is named, and so are settings of clients in which
+umwelt still is, and the copies that client --merge has kept. Nothing is removed
+while sandboxes run.
 
 Options:
       --purge    remove the edited configuration, the journals, the audits and
@@ -231,6 +233,7 @@ fn remove_locks(layout: &Layout) -> Result<(), InstallError> {
 
 fn remove_program(layout: &Layout) -> Result<(), InstallError> {
     completions::remove(layout)?;
+    manual::remove(layout)?;
     let links = program::remove_links(layout)?;
     if links > 0 {
         say(

@@ -10,7 +10,8 @@ use crate::install::files::{self, Lock};
 use crate::install::layout::Layout;
 use crate::install::record::Record;
 use crate::install::{
-    InstallError, NAME, completions, egress, image, path_of, program, refuse_root, say, unit,
+    InstallError, NAME, completions, egress, image, manual, path_of, program, refuse_root, say,
+    unit,
 };
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
@@ -19,19 +20,21 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
 Usage: umwelt-install install [OPTION…]
 
 Installs umwelt for the user who calls it: the program, its links, the base
-configuration, a systemd unit, completions for shells, what sandboxes with a
-network need, and the image. What is there and right stays as it is; what is
-missing, half or old is repaired.
+configuration, a systemd unit, completions for shells, manual pages, what
+sandboxes with a network need, and the image. What is there and right stays as
+it is; what is missing, half or old is repaired.
 
 Options:
       --prefix-bin DIR   make the links in DIR (default: ~/.local/bin)
       --no-image         do not build the image that commands run in
       --image-from FILE  import it from a root file system, packed with tar
-      --no-egress        leave out what sandboxes with a network need
+      --no-egress        leave out what sandboxes with a network need, also when
+                         it is called again
+      --egress           put it in, where it was left out
   -h, --help             print this help and exit
   -V, --version          print the version and exit
 ",
-    flags: &["no-image", "no-egress"],
+    flags: &["no-image", "no-egress", "egress"],
     values: &["prefix-bin", "image-from"],
     operands: Operands::None,
     run,
@@ -75,6 +78,7 @@ impl Held {
 
 fn run(args: Args) -> Result<ExitCode, Error> {
     refuse_root()?;
+    args.check_one_of(&["egress", "no-egress"])?;
     let layout = Layout::load()?;
     let image = path_of(&args, "image-from", &layout.dirs.home)?;
     let recorded = Record::load(&layout.record).ok().flatten();
@@ -94,14 +98,18 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     held.save()?;
     unit::install(&held.layout, &mut held.record)?;
     held.save()?;
-    let done = completions::install(&held.layout, &mut held.record);
-    let mut problems = Vec::from_iter(done.err().map(Error::Install));
-    held.save()?;
-    if !args.has("no-egress") {
-        let done = egress::install(&held.layout, &mut held.record, &sha256);
+    let mut problems = Vec::new();
+    for step in [completions::install, manual::install] {
+        let done = step(&held.layout, &mut held.record);
         problems.extend(done.err().map(Error::Install));
-        held.save()?;
     }
+    held.save()?;
+    if args.has("egress") || args.has("no-egress") {
+        held.record.without_egress = args.has("no-egress");
+    }
+    let done = egress::install(&held.layout, &mut held.record, &sha256);
+    problems.extend(done.err().map(Error::Install));
+    held.save()?;
     if !args.has("no-image") {
         problems.extend(image::ensure(&held.layout, &mut held.record, image).err());
         held.save()?;

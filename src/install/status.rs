@@ -10,9 +10,11 @@ use crate::cli::args::{Args, Operands, Subcommand};
 use crate::config::Config;
 use crate::ctl::output::{self, Cell, Colour};
 use crate::error::Error;
-use crate::install::completions::{self, Standing as Completions};
+use crate::install::completions;
 use crate::install::image::{self, Standing};
 use crate::install::layout::Layout;
+use crate::install::linked::{Linked, Standing as Texts};
+use crate::install::manual;
 use crate::install::program::{self, Base, Link};
 use crate::install::record::Record;
 use crate::install::unit::{self, Unit};
@@ -24,7 +26,7 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
 Usage: umwelt-install status [--json]
 
 Shows what of umwelt is installed, what is missing or stale, and how to repair
-it. The exit status is 1 if something is.
+it. The exit status is 1 if something is, or if podman cannot be asked.
 
 Options:
       --json     print a JSON object
@@ -43,6 +45,10 @@ enum State {
     Ok,
     Missing,
     Stale,
+    /// Only podman could tell.
+    Unknown,
+    /// As its user asked for.
+    LeftOut,
 }
 
 #[derive(Debug, Serialize)]
@@ -56,6 +62,11 @@ struct Part {
 
 const INSTALL: &str = "umwelt-install install";
 const IMAGE: &str = "umwelt-install image";
+
+const DOCTOR: &str = "umwelt-install doctor";
+
+const COMPLETIONS: &str = "completions for bash, fish and zsh";
+const PAGES: &str = "manual pages";
 
 impl Part {
     fn ok(name: &'static str, detail: impl Into<String>) -> Part {
@@ -81,6 +92,20 @@ impl Part {
             ..Part::missing(name, detail)
         }
     }
+
+    fn unknown(name: &'static str, error: &dyn std::fmt::Display) -> Part {
+        Part {
+            state: State::Unknown,
+            fix: Some(DOCTOR),
+            ..Part::ok(name, error.to_string())
+        }
+    }
+}
+
+impl State {
+    fn is_fine(self) -> bool {
+        matches!(self, State::Ok | State::LeftOut)
+    }
 }
 
 fn run(args: Args) -> Result<ExitCode, Error> {
@@ -95,7 +120,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         })?),
         false => cli::print(&render(&parts, output::wants_colour())),
     };
-    match parts.iter().all(|part| part.state == State::Ok) {
+    match parts.iter().all(|part| part.state.is_fine()) {
         true => Ok(printed),
         false => Ok(ExitCode::FAILURE),
     }
@@ -115,7 +140,8 @@ fn look(layout: &Layout, record: Result<Option<Record>, InstallError>) -> Vec<Pa
         links(layout),
         config(layout, known),
         unit(layout, known),
-        shells(layout),
+        texts("shells", COMPLETIONS, &completions::linked(layout)),
+        texts("man", PAGES, &manual::linked(layout)),
     ];
     parts.extend(
         record
@@ -123,13 +149,20 @@ fn look(layout: &Layout, record: Result<Option<Record>, InstallError>) -> Vec<Pa
             .err()
             .map(|error| Part::stale("record", error.to_string())),
     );
-    parts.extend([
-        authority(layout, known.unwrap_or(&empty)),
-        bundle(layout),
-        nft(known),
-        gateway(known),
-        sandbox(layout),
-    ]);
+    match known {
+        Some(known) if known.without_egress => parts.push(Part {
+            state: State::LeftOut,
+            fix: Some(egress::PUT_IN),
+            ..Part::ok("egress", egress::LEFT_OUT)
+        }),
+        _ => parts.extend([
+            authority(layout, known.unwrap_or(&empty)),
+            bundle(layout),
+            nft(known),
+            gateway(known),
+        ]),
+    }
+    parts.push(sandbox(layout));
     parts
 }
 
@@ -202,15 +235,12 @@ fn unit(layout: &Layout, record: Option<&Record>) -> Part {
     }
 }
 
-fn shells(layout: &Layout) -> Part {
-    let shown = "completions for bash, fish and zsh";
-    match completions::standing(layout) {
-        Err(error) => Part::stale("shells", error.to_string()),
-        Ok(Completions::Missing(count)) => {
-            Part::missing("shells", format!("{count} files of {shown}"))
-        }
-        Ok(Completions::Old) => Part::stale("shells", "completions of another version"),
-        Ok(Completions::Current) => Part::ok("shells", shown),
+fn texts(name: &'static str, shown: &str, linked: &Linked) -> Part {
+    match linked.standing() {
+        Err(error) => Part::stale(name, error.to_string()),
+        Ok(Texts::Missing(count)) => Part::missing(name, format!("{count} files of {shown}")),
+        Ok(Texts::Old) => Part::stale(name, format!("{shown}, of another version")),
+        Ok(Texts::Current) => Part::ok(name, shown),
     }
 }
 
@@ -248,7 +278,7 @@ fn gateway(record: Option<&Record>) -> Part {
         return Part::missing(name, egress::GATEWAY_IMAGE);
     };
     match call::find_image(&known.name, egress::PROGRAM_LABEL) {
-        Err(error) => Part::stale(name, error.to_string()),
+        Err(error) => Part::unknown(name, &error),
         Ok(None) => Part::missing(name, known.name.clone()),
         Ok(Some(found)) if found.id != known.id => {
             Part::stale(name, "the image is not the one that was made")
@@ -267,7 +297,7 @@ fn is_of_program(record: Option<&Record>, sha256: &str) -> bool {
 
 fn sandbox(layout: &Layout) -> Part {
     let part = match image::standing(layout) {
-        Err(error) => Part::stale("image", error.to_string()),
+        Err(error) => return Part::unknown("image", &error),
         Ok((name, Standing::Missing)) if !image::is_ours(&name) => {
             let detail =
                 format!("{name}, which the configuration names, and which is yours to make");
@@ -299,6 +329,8 @@ fn render(parts: &[Part], colour: bool) -> String {
                 State::Ok => ("ok", Colour::Green),
                 State::Missing => ("missing", Colour::Red),
                 State::Stale => ("stale", Colour::Yellow),
+                State::Unknown => ("unknown", Colour::Yellow),
+                State::LeftOut => ("left out", Colour::Green),
             };
             [
                 Cell::plain(part.name),

@@ -27,20 +27,21 @@ use crate::text::printable;
 const NAME: &str = "umwelt-mcp";
 
 const HELP: &str = "\
-umwelt-mcp: MCP server (stdio) that gives an agent a shell in a sandbox
+Usage: umwelt-mcp [--workspace DIR]
 
-usage: umwelt-mcp [--workspace DIR]
+Gives an agent a shell in a sandbox, over MCP. An MCP client starts it and talks
+to it on stdin and stdout. It attaches to the sandbox of the workspace, or
+starts it, and ends when stdin ends.
 
-An MCP client starts it and talks to it over stdin and stdout. It attaches to
-the sandbox of the workspace, or starts it. It ends when stdin ends.
+Options:
+      --workspace DIR  the project directory (default: the current directory)
+  -h, --help           print this help and exit
+  -V, --version        print the version and exit
 
-options:
-  --workspace DIR  the project directory (default: the current directory)
-  --help           show this text
-  --version        show the version
+Environment:
+  UMWELT_LOG  level of the log on stderr (default: warn)
 
-environment:
-  UMWELT_LOG       level of the log on stderr (default: warn)
+Exit status: 0 stdin has ended, 1 it could not be used, 2 wrong usage.
 ";
 
 pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {

@@ -167,7 +167,7 @@ impl PodmanError {
             }
             PodmanError::MissingImage { image } => Some(PodmanError::foreign_image_hint(image)),
             PodmanError::Hook { .. } => Some(
-                "to record where nft is, and to make what egress needs, run: umwelt-install install"
+                "to record where nft is, and to make what egress needs, run: umwelt-install install --egress"
                     .to_owned(),
             ),
             PodmanError::NameTaken { name } => Some(format!(

@@ -1,86 +1,43 @@
 //! Runs a tool of the host and takes what it prints, within bounds.
 
-use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use crate::subprocess::{Limits, Running};
 
 /// Most that a tool may print, in bytes.
-const MAX_OUTPUT: usize = 64 << 10;
+const MAX_OUTPUT: u64 = 64 << 10;
 
 /// What `command` prints on stdout, if it ends with success before `deadline`.
 /// What it started is ended too.
 pub(super) fn output(mut command: Command, deadline: Instant) -> Result<String, String> {
-    let child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .process_group(0)
-        .spawn();
-    let mut child = child.map_err(|error| format!("cannot be started: {error}"))?;
-    let result = read(&mut child, deadline);
-    // It is not reaped yet, so the number still means its group.
-    if let Some(group) = pid(&child) {
-        // Nothing left to kill is as good.
-        let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    let limits = Limits {
+        time: deadline.saturating_duration_since(Instant::now()),
+        bytes: MAX_OUTPUT,
+    };
+    let running = Running::start(command.stdin(Stdio::null()).process_group(0), limits);
+    let mut running = running.map_err(|error| format!("cannot be started: {error}"))?;
+    let ended = running.await_end(|| false);
+    running.kill_group();
+    let said = running.said().map_err(|error| error.to_string())?;
+    ended.map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => "did not answer in time".to_owned(),
+        io::ErrorKind::FileTooLarge => format!("printed more than {MAX_OUTPUT} bytes"),
+        _ => error.to_string(),
+    })?;
+    if !said.status.success() {
+        return Err(format!("failed ({})", said.status));
     }
-    let status = child.wait().map_err(|error| error.to_string())?;
-    let bytes = result?;
-    if !status.success() {
-        return Err(format!("failed ({status})"));
-    }
-    String::from_utf8(bytes).map_err(|_| "printed what is not UTF-8".to_owned())
-}
-
-fn read(child: &mut Child, deadline: Instant) -> Result<Vec<u8>, String> {
-    let mut stdout = child.stdout.take().ok_or("has no output")?;
-    let mut bytes = Vec::new();
-    let mut buffer = [0; 4096];
-    loop {
-        wait_for(stdout.as_fd(), deadline)?;
-        match stdout.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(count) => bytes.extend(buffer.iter().take(count)),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.to_string()),
-        }
-        if bytes.len() > MAX_OUTPUT {
-            return Err(format!("printed more than {MAX_OUTPUT} bytes"));
-        }
-    }
-    let pid = pid(child).ok_or("has no pid")?;
-    let pidfd =
-        rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.to_string())?;
-    wait_for(pidfd.as_fd(), deadline)?;
-    Ok(bytes)
-}
-
-fn pid(child: &Child) -> Option<Pid> {
-    Pid::from_raw(i32::try_from(child.id()).ok()?)
-}
-
-/// Waits until there is something to read, or the end.
-fn wait_for(fd: BorrowedFd<'_>, deadline: Instant) -> Result<(), String> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-        let wait = Timespec::try_from(left).map_err(|error| error.to_string())?;
-        match rustix::event::poll(&mut fds, Some(&wait)) {
-            Ok(0) if left > Duration::ZERO => {}
-            Ok(0) => return Err("did not answer in time".to_owned()),
-            Ok(_) => return Ok(()),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.to_string()),
-        }
-    }
+    String::from_utf8(said.stdout).map_err(|_| "printed what is not UTF-8".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::time::Duration;
+
     use super::*;
 
     fn sh(script: &str, limit: Duration) -> Result<String, String> {
@@ -101,8 +58,8 @@ mod tests {
     }
 
     #[test]
-    fn endless_output_is_cut_off() {
-        let error = sh("yes", LONG).unwrap_err();
+    fn a_tool_that_prints_too_much_is_ended() {
+        let error = sh("head -c 100000 /dev/zero; sleep 1000", LONG).unwrap_err();
         assert!(error.contains("more than 65536 bytes"), "{error}");
     }
 
@@ -113,12 +70,12 @@ mod tests {
             let error = sh(script, short).unwrap_err();
             assert_eq!(error, "did not answer in time", "{script}");
         }
-        // The child of the script has the pipe and must not hold the answer up.
+        // The child of the script must not live on, with what it has inherited.
         let (mut reader, writer) = io::pipe().unwrap();
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", "sleep 1000 >&2 & echo started; wait"]);
-        command.stderr(writer);
-        assert!(output(command, Instant::now() + short).is_err());
+        rustix::io::fcntl_setfd(&writer, rustix::io::FdFlags::empty()).unwrap();
+        let error = sh("sleep 1000 & echo started; wait", short).unwrap_err();
+        assert_eq!(error, "did not answer in time");
+        drop(writer);
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).unwrap();
     }

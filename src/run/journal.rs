@@ -1,13 +1,14 @@
 //! The record of all commands and of what else becomes of a sandbox, on the
 //! host's side, out of the sandbox's sight.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::OFlags;
+use rustix::fs::{FlockOperation, OFlags};
 use serde::{Serialize, Serializer};
 
 use crate::api::Outcome;
@@ -20,6 +21,10 @@ const MAX_COMMAND: usize = 16 << 10;
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
+    /// Entries that could not be written since the last one that could.
+    missing: Cell<u64>,
+    /// A part of the last of those was written.
+    is_cut: Cell<bool>,
 }
 
 /// What happens to a sandbox beside its commands. One variant is one `kind`.
@@ -66,6 +71,8 @@ pub(crate) enum Entry<'a> {
         change: &'a str,
         client: &'a str,
     },
+    /// So many entries before this one could not be written.
+    Gap { missing: u64 },
 }
 
 /// One line: when, and what.
@@ -110,7 +117,11 @@ pub(crate) struct Record<'a> {
 
 impl Journal {
     pub(crate) fn new(path: PathBuf) -> Journal {
-        Journal { path }
+        Journal {
+            path,
+            missing: Cell::new(0),
+            is_cut: Cell::new(false),
+        }
     }
 
     /// Appends a command.
@@ -123,33 +134,60 @@ impl Journal {
         self.append_line(entry);
     }
 
-    /// A journal that cannot be written is told in the log; what it should
-    /// tell of has happened already.
+    /// A journal that cannot be written is told in the log, once, and how much
+    /// is missing in the journal itself; what it should tell of has happened
+    /// already.
     fn append_line(&self, what: impl Serialize) {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        let line = Line {
-            ts: now.as_secs_f64(),
-            what,
-        };
-        if let Err(error) = self.write(&line) {
-            log::error!("cannot write the journal {:?}: {error}", self.path);
+        let missing = self.missing.get();
+        match self.write(&what, missing) {
+            Ok(()) if missing == 0 => {}
+            Ok(()) => {
+                self.missing.set(0);
+                self.is_cut.set(false);
+                log::info!("the journal {:?} is written again", self.path);
+            }
+            Err(error) => {
+                if missing == 0 {
+                    log::error!("cannot write the journal {:?}: {error}", self.path);
+                }
+                self.missing.set(missing.saturating_add(1));
+            }
         }
     }
 
     /// Opens the file each time, which costs a few microseconds: it may have
     /// been moved aside, by another process too.
-    fn write(&self, line: &impl Serialize) -> io::Result<()> {
-        let mut line = serde_json::to_vec(line)?;
-        line.push(b'\n');
+    fn write(&self, what: &impl Serialize, missing: u64) -> io::Result<()> {
+        let mut lines = Vec::new();
+        if self.is_cut.get() {
+            lines.push(b'\n');
+        }
+        if missing > 0 {
+            push_line(&mut lines, &Entry::Gap { missing })?;
+        }
+        push_line(&mut lines, what)?;
         let mut file = self.open()?;
-        if file.metadata()?.len() > ROTATE_AT {
-            std::fs::rename(&self.path, older(&self.path))?;
+        if file.metadata()?.len() > ROTATE_AT && self.rotate(&file)? {
             file = self.open()?;
         }
-        // One write, so that lines of several processes do not mix.
-        file.write_all(&line)
+        // One write, so that lines of several processes do not mix; on a full
+        // disk it takes a part.
+        let written = file.write(&lines)?;
+        let rest = lines.get(written..).unwrap_or_default();
+        file.write_all(rest).inspect_err(|_| self.is_cut.set(true))
+    }
+
+    /// Whether there is a new file to be opened. Of two processes that find it
+    /// large at once, the second must not move the first one's new file.
+    fn rotate(&self, file: &File) -> io::Result<bool> {
+        if rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Ok(false);
+        }
+        let (held, named) = (file.metadata()?, self.path.symlink_metadata()?);
+        if (held.dev(), held.ino()) == (named.dev(), named.ino()) {
+            std::fs::rename(&self.path, older(&self.path))?;
+        }
+        Ok(true)
     }
 
     fn open(&self) -> io::Result<File> {
@@ -161,6 +199,19 @@ impl Journal {
             .custom_flags(flags)
             .open(&self.path)
     }
+}
+
+fn push_line(lines: &mut Vec<u8>, what: &impl Serialize) -> io::Result<()> {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let line = Line {
+        ts: now.as_secs_f64(),
+        what,
+    };
+    serde_json::to_writer(&mut *lines, &line)?;
+    lines.push(b'\n');
+    Ok(())
 }
 
 /// Where a journal is moved when it has become large.
@@ -275,6 +326,63 @@ mod tests {
         Journal::new(path.clone()).append(&record("x", &Outcome::Cancelled));
         assert!(path.metadata().unwrap().len() < 1000);
         assert!(dir.path().join("j.jsonl.1").exists());
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_counted_in_the_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gone").join("j.jsonl");
+        let journal = Journal::new(path.clone());
+        for _ in 0..3 {
+            journal.append(&record("lost", &Outcome::Cancelled));
+        }
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        for _ in 0..2 {
+            journal.append(&record("kept", &Outcome::Cancelled));
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        let lines: Vec<serde_json::Value> = lines.collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert_eq!(
+            (&lines[0]["kind"], &lines[0]["missing"]),
+            (&"gap".into(), &3.into())
+        );
+        assert_eq!(
+            (&lines[1]["command"], &lines[2]["command"]),
+            (&"kept".into(), &"kept".into())
+        );
+    }
+
+    #[test]
+    fn line_that_was_cut_by_a_full_disk_is_ended_before_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j.jsonl");
+        std::fs::write(&path, r#"{"ts":1.0,"ki"#).unwrap();
+        let journal = Journal::new(path.clone());
+        journal.missing.set(1);
+        journal.is_cut.set(true);
+        journal.append(&record("kept", &Outcome::Cancelled));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let kinds: Vec<Option<serde_json::Value>> = text
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+            .map(|line| line.map(|line| line["kind"].clone()))
+            .collect();
+        assert_eq!(kinds, [None, Some("gap".into()), Some("shell".into())]);
+    }
+
+    #[test]
+    fn second_of_two_that_find_it_large_does_not_move_the_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j.jsonl");
+        File::create(&path).unwrap().set_len(ROTATE_AT + 1).unwrap();
+        let journal = Journal::new(path.clone());
+        let seen_large = journal.open().unwrap();
+        journal.append(&record("first", &Outcome::Cancelled));
+        assert!(journal.rotate(&seen_large).unwrap());
+        assert!(std::fs::read_to_string(&path).unwrap().contains("first"));
+        assert!(older(&path).metadata().unwrap().len() > ROTATE_AT);
     }
 
     #[test]

@@ -221,8 +221,9 @@ impl ControlPlane {
 
     pub(crate) fn task_overdue(&mut self, id: u64) {
         if let Some((task, kind)) = self.tasks.get_mut(&id) {
-            log::error!("{kind:?} takes too long, ending it");
-            task.kill();
+            if task.kill() {
+                log::error!("{kind:?} takes too long, ending it");
+            }
             let kind = *kind;
             // It is looked at again, whether or not an event tells of its end.
             self.poller.set(Timer::Task(id), OVERDUE_EVERY);

@@ -75,7 +75,7 @@ impl PreflightError {
             }
             PreflightError::MountTable(_) => None,
             PreflightError::Bind { .. } => {
-                Some("bind the directories that are needed, one by one (see docs/configuration.md)".to_owned())
+                Some("bind the directories that are needed, one by one (see: man umwelt.toml)".to_owned())
             }
             PreflightError::Mask { .. } => {
                 Some("rename or repair what stands there, or change the mask in umwelt.toml".to_owned())

@@ -18,6 +18,7 @@ pub(crate) struct Task {
     pidfd: OwnedFd,
     stdout: File,
     stderr: File,
+    is_killed: bool,
 }
 
 /// How it ended.
@@ -51,6 +52,7 @@ impl Task {
                 pidfd,
                 stdout,
                 stderr,
+                is_killed: false,
             }),
             Err(error) => {
                 child.kill()?;
@@ -65,10 +67,13 @@ impl Task {
         self.pidfd.as_fd()
     }
 
-    pub(crate) fn kill(&mut self) {
+    /// Whether this was the first time: what hangs in the kernel is killed again
+    /// and again.
+    pub(crate) fn kill(&mut self) -> bool {
         if let Err(error) = self.child.kill() {
             log::warn!("cannot kill a process of ours: {error}");
         }
+        !std::mem::replace(&mut self.is_killed, true)
     }
 
     /// To be called when the pidfd is readable; `None` when it was not yet.

@@ -226,18 +226,22 @@ fn a_reader_that_does_not_read_stalls_neither_errors_nor_signals() {
     assert!(begin.elapsed() < Duration::from_secs(5));
 }
 
+/// Until the command has said so.
+fn runs(home: &Home) {
+    let mark = std::path::Path::new(&home.workspace).join("running");
+    eventually("the command runs", || mark.exists());
+}
+
 #[test]
 fn signals_cancel_the_command() {
     for (number, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let home = Home::new();
         let control_plane = home.control_plane();
-        let script = "trap 'echo bye; exit 3' TERM; echo $$; sleep 60 & wait";
-        let args = ["exec", &home.workspace, "--", "sh", "-c", script];
+        let script = "trap 'echo bye; exit 3' TERM; echo $$; : >\"$0/running\"; sleep 60 & wait";
+        let folder = &home.workspace;
+        let args = ["exec", folder, "--", "sh", "-c", script, folder];
         let child = home.ctl(&args).spawn().unwrap();
-        eventually("exec is asked for", || {
-            !control_plane.requests("exec").is_empty()
-        });
-        std::thread::sleep(Duration::from_millis(300));
+        runs(&home);
         signal(&child, number);
         let ran = finish(child, 10);
         assert_eq!(ran.code, Some(code), "{ran:?}");
@@ -304,13 +308,11 @@ fn the_death_of_the_control_plane_is_told() {
         "--",
         "sh",
         "-c",
-        "echo before; sleep 60",
+        "echo before; : >\"$0/running\"; sleep 60",
+        &home.workspace,
     ];
     let child = home.ctl(&args).spawn().unwrap();
-    eventually("exec is asked for", || {
-        !control_plane.requests("exec").is_empty()
-    });
-    std::thread::sleep(Duration::from_millis(300));
+    runs(&home);
     control_plane.break_connections();
     let ran = finish(child, 5);
     assert_eq!((ran.code, ran.text()), (Some(1), "before\n"));

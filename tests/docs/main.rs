@@ -9,6 +9,7 @@
 mod clients;
 mod links;
 mod makers;
+mod manual;
 mod messages;
 mod options;
 mod pages;

@@ -21,6 +21,7 @@ mod live;
 mod names;
 mod node;
 mod prober;
+mod quiet;
 mod relays;
 mod server;
 mod streams;

@@ -244,6 +244,18 @@ fn names_are_answered_over_tcp_too() {
 }
 
 #[test]
+fn a_client_that_has_asked_all_still_gets_the_answer() {
+    let resolver = Resolver::start(|_| Some(vec!["192.0.2.7".parse().unwrap()]));
+    let gateway = with_resolver(&resolver, &policy(&[rule("named.example.com", false)], &[]));
+    let mut stream = TcpStream::connect(gateway.dns).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write_framed(&mut stream, &question("named.example.com", A));
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(shown(&read_framed(&mut stream)).2, [192, 0, 2, 7]);
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
 fn answers_are_kept_and_cut_ones_asked_for_over_tcp() {
     let resolver = Resolver::start(|_| Some(vec!["192.0.2.7".parse().unwrap()]));
     let gateway = with_resolver(&resolver, &policy(&[rule("*.example.com", false)], &[]));

@@ -10,7 +10,7 @@ use crate::client::{Client, config, connect};
 use crate::gateway::{Gateway, PATIENCE, Setup, https, policy, tcp};
 use crate::server::Server;
 
-fn tunnel(host: &str, port: u16) -> Value {
+pub(crate) fn tunnel(host: &str, port: u16) -> Value {
     let mut rule = https(host, port, &["*"]);
     rule["inspect"] = json!(false);
     rule
@@ -54,7 +54,7 @@ fn a_tunnel_takes_only_the_name_of_its_rule() {
 }
 
 /// Sends the bytes and returns what comes back, up to `length`.
-fn socks(gateway: &Gateway, bytes: &[u8], length: usize) -> (TcpStream, Vec<u8>) {
+pub(crate) fn socks(gateway: &Gateway, bytes: &[u8], length: usize) -> (TcpStream, Vec<u8>) {
     let mut stream = TcpStream::connect(gateway.socks).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(bytes).unwrap();
@@ -70,7 +70,7 @@ fn socks(gateway: &Gateway, bytes: &[u8], length: usize) -> (TcpStream, Vec<u8>)
     (stream, answer)
 }
 
-fn by_name(name: &str, port: u16) -> Vec<u8> {
+pub(crate) fn by_name(name: &str, port: u16) -> Vec<u8> {
     let mut bytes = vec![5, 1, 0, 5, 1, 0, 3, name.len() as u8];
     bytes.extend_from_slice(name.as_bytes());
     bytes.extend_from_slice(&port.to_be_bytes());
@@ -85,8 +85,9 @@ fn by_address(octets: [u8; 4], port: u16) -> Vec<u8> {
 }
 
 /// Sends back what comes, and ends when the client does.
-fn plain_echo() -> Server {
+pub(crate) fn plain_echo() -> Server {
     Server::start_raw("127.0.0.1", |mut stream, seen| {
+        stream.set_read_timeout(None).unwrap();
         let mut bytes = Vec::new();
         let mut piece = [0; 1024];
         while let Ok(length @ 1..) = stream.read(&mut piece) {

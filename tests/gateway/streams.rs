@@ -215,10 +215,11 @@ fn a_client_that_does_not_read_slows_the_server_down() {
     );
 }
 
-const UPGRADE: &str = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n";
+pub(crate) const UPGRADE: &str = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n";
 
-fn websocket_server(setup: &Setup) -> Server {
+pub(crate) fn websocket_server(setup: &Setup) -> Server {
     Server::start(&setup.pki, |mut tls, seen| {
+        tls.sock.set_read_timeout(None).unwrap();
         let head = read_head(&mut tls).unwrap();
         let _ = seen.send(head);
         tls.write_all(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: y\r\n\r\nhello").unwrap();

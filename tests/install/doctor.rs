@@ -184,6 +184,36 @@ fn a_missing_image_and_missing_ids_are_found() {
 }
 
 #[test]
+fn a_mistake_in_the_configuration_is_found() {
+    let stage = good();
+    let findings = examine(&stage, &[]);
+    assert_eq!(verdict(&findings, "config"), "ok");
+    let told = findings["config"]["evidence"].as_str().unwrap();
+    assert!(told.contains("default"), "{told}");
+    for name in ["home/.config", "home/.config/umwelt"] {
+        stage.make_dir(name);
+    }
+    let path = "home/.config/umwelt/umwelt.toml";
+    stage.write(path, "image = \"umwelt:latest\"\n");
+    let findings = examine(&stage, &[]);
+    assert_eq!(verdict(&findings, "config"), "ok");
+    let told = findings["config"]["evidence"].as_str().unwrap();
+    assert!(told.ends_with("umwelt.toml is valid"), "{told}");
+    stage.write(path, "[shell]\ntimeout_s = 9\nmax_timeout_s = 5\n");
+    let findings = examine(&stage, &[]);
+    assert_eq!(verdict(&findings, "config"), "fail");
+    let told = findings["config"]["evidence"].as_str().unwrap();
+    for words in [path, "line 2", "shell.timeout_s"] {
+        assert!(told.contains(words), "{told}");
+    }
+    assert!(fix_of(&findings, "config").contains("man umwelt.toml"));
+    // What depends on it is not tried.
+    for check in ["image", "keep-id", "hook", "sandbox"] {
+        assert_eq!(verdict(&findings, check), "warn", "{check}");
+    }
+}
+
+#[test]
 fn a_runtime_directory_that_others_can_enter_is_found() {
     let stage = good();
     stage.set_mode("run", 0o755);

@@ -13,6 +13,7 @@ mod completions;
 mod doctor;
 mod hosts;
 mod image;
+mod manual;
 mod remove;
 mod setup;
 mod stage;

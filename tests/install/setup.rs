@@ -306,6 +306,79 @@ fn an_installation_can_do_without_a_network() {
 }
 
 #[test]
+fn what_was_left_out_stays_out_until_it_is_asked_for() {
+    let stage = Stage::with_image();
+    let egress = stage.path("home/.local/share/umwelt/egress");
+    let row = || {
+        let ended = stage.run(&["status"]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let mut lines = ended.stdout.lines();
+        let row = lines.find(|line| line.starts_with("egress"));
+        row.map(str::to_owned)
+    };
+    stage.done(&["install", "--no-egress"]);
+    let said = stage.done(&["install"]);
+    assert!(
+        said.contains("left out, as --no-egress asked for"),
+        "{said}"
+    );
+    assert!(!egress.exists());
+    let left_out = row().unwrap();
+    assert!(left_out.contains(" left out "), "{left_out}");
+    assert!(
+        left_out.ends_with("-> umwelt-install install --egress"),
+        "{left_out}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&stage.done(&["status", "--json"])).unwrap();
+    let parts = json["parts"].as_array().unwrap();
+    let named = |name: &str| parts.iter().find(|part| part["name"] == name);
+    assert_eq!(named("egress").unwrap()["state"], "left_out");
+    assert_eq!(named("gateway"), None);
+
+    stage.done(&["install", "--egress"]);
+    assert!(egress.join("ca.pem").exists());
+    assert_eq!(row(), None);
+    stage.done(&["install"]);
+    assert_eq!(row(), None);
+    let ended = stage.run(&["install", "--egress", "--no-egress"]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+}
+
+#[test]
+fn images_are_unknown_where_podman_cannot_be_asked() {
+    let stage = Stage::with_image();
+    stage.done(&["install"]);
+    let states = |environment: &[(&str, &str)]| {
+        let mut command = stage.install_command(&["status", "--json"]);
+        command.envs(environment.iter().copied());
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let parts = report["parts"].as_array().unwrap().clone();
+        let not_ok = parts.into_iter().filter(|part| part["state"] != "ok");
+        let shown = not_ok.map(|part| {
+            let text = |key: &str| part[key].as_str().unwrap().to_owned();
+            let told = [text("name"), text("state"), text("fix")];
+            (told.join(" "), text("detail"))
+        });
+        shown.collect::<Vec<_>>()
+    };
+    let of_each = ["gateway", "image"].map(|name| format!("{name} unknown umwelt-install doctor"));
+    stage.write("home/podman/broken", "");
+    let found = states(&[]);
+    assert!(found.iter().map(|(told, _)| told).eq(&of_each), "{found:?}");
+    std::fs::remove_file(stage.path("home/bin/podman")).unwrap();
+    let empty = stage.path("home/bin");
+    let found = states(&[("PATH", empty.to_str().unwrap())]);
+    for (told, detail) in &found {
+        let is_links = told.starts_with("links");
+        assert!(is_links || of_each.contains(told), "{told}");
+        assert!(is_links || detail == "podman was not found", "{detail}");
+    }
+    assert_eq!(found.len(), 2, "{found:?}");
+}
+
+#[test]
 fn a_rotated_authority_is_another_one_with_its_bundle() {
     let stage = Stage::with_image();
     stage.done(&["install"]);

@@ -71,7 +71,7 @@ listing >"$place/before"
 
 run doctor
 check 'a good host is found fit' said 0
-for name in user places podman netavark kernel cgroups subids seccomp image nft disk installed keep-id hook sandbox \
+for name in user places config podman netavark kernel cgroups subids seccomp image nft disk installed keep-id hook sandbox \
     seal-user seal-capabilities seal-privileges seal-seccomp seal-root seal-network seal-limits seal-namespaces \
     seal-home seal-kernel seal-socket seal-setuid egress egress-gateway egress-names egress-refusal egress-ipv6 \
     egress-networks; do
@@ -124,11 +124,14 @@ as "$user" podman system migrate
 install -d -o "$user" "$home/bin"
 printf '%s\n' '#!/bin/sh' "/usr/bin/podman \"\$@\" | sed 's/\"Version\": \"[0-9.]*\"/\"Version\": \"3.4.4\"/'" >"$home/bin/podman"
 chmod 0755 "$home/bin/podman"
+echo 'image = 3' >"$place/umwelt.toml"
 run broken "
+    mount --bind $place/umwelt.toml $home/.config/umwelt/umwelt.toml
     for file in /etc/subuid /etc/subgid; do mount --bind /dev/null \$file; done
     " PATH="$home/bin:/usr/bin:/bin"
 as "$user" podman system migrate
 check 'an old podman is found' finds podman fail 3.4.4 'too old'
+check 'a mistake in the configuration is found' finds config fail umwelt.toml 'line 1' image
 check 'missing ids are found' finds subids fail '0 user and 0 group ids'
 check 'with the command that adds them' said 1 "usermod --add-subuids" "$user"
 rm -r "${home:?}/bin"

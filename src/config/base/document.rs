@@ -41,6 +41,15 @@ struct Row<'a> {
     key: String,
     kind: &'a str,
     default: &'a str,
+    bounds: &'a str,
+}
+
+impl Row<'_> {
+    /// The default, where it is one value.
+    fn value(&self) -> Option<&str> {
+        let value = self.default.strip_prefix('`')?.strip_suffix('`')?;
+        (!value.contains('`')).then_some(value)
+    }
 }
 
 fn rows(page: &str) -> impl Iterator<Item = Row<'_>> {
@@ -55,6 +64,7 @@ fn rows(page: &str) -> impl Iterator<Item = Row<'_>> {
             key: next().replace('`', ""),
             kind: next(),
             default: next(),
+            bounds: next(),
         }
     })
 }
@@ -205,11 +215,7 @@ fn left_out_keys_have_the_values_of_the_page() {
     let mut count = 0;
     for (page, is_workspace) in pages().into_iter().zip([false, true]) {
         for row in rows(&page) {
-            let value = row
-                .default
-                .strip_prefix('`')
-                .and_then(|rest| rest.strip_suffix('`'));
-            let Some(value) = value.filter(|value| !value.contains('`')) else {
+            let Some(value) = row.value() else {
                 let may_be_empty = row.key.starts_with("[[") || row.key == "egress.enabled";
                 assert!(may_be_empty || !row.default.is_empty(), "{}", row.key);
                 continue;
@@ -231,6 +237,53 @@ fn left_out_keys_have_the_values_of_the_page() {
         }
     }
     assert!(count > 15, "{count}");
+}
+
+/// The manual page, which is there where the documents are not.
+const MANUAL: &str = "/docs/man/umwelt.toml.5.md";
+
+/// For each key its line, and what stands below it, without marks.
+fn manual_entries() -> BTreeMap<String, (String, String)> {
+    let page = std::fs::read_to_string(env!("CARGO_MANIFEST_DIR").to_owned() + MANUAL).unwrap();
+    let (_, page) = page.split_once("\n# KEYS OF THE BASE").unwrap();
+    let (page, _) = page.split_once("\n# EXAMPLES").unwrap();
+    let entries = page.split("\n\n").filter_map(|entry| {
+        let (line, text) = entry.split_once("\n:   ")?;
+        let key = line.strip_prefix("**")?.split("**").next()?.to_owned();
+        let text = text.replace("**", "").replace('`', "");
+        let text: Vec<_> = text.split_whitespace().collect();
+        Some((key, (line.to_owned(), text.join(" "))))
+    });
+    entries.collect()
+}
+
+#[test]
+fn manual_page_says_of_each_key_what_the_page_says() {
+    let entries = manual_entries();
+    let pages = pages();
+    let mut last = String::new();
+    let mut keys = BTreeSet::new();
+    for row in pages.iter().flat_map(|page| rows(page)) {
+        let key = &row.key;
+        let (line, text) = entries.get(key).unwrap_or_else(|| panic!("no {key}"));
+        let default = row
+            .value()
+            .map_or_else(String::new, |value| format!(", default `{value}`"));
+        let kind = row.kind.replace('`', "");
+        assert_eq!(*line, format!("**{key}** (*{kind}*{default})"));
+        let mut bounds = row.bounds.replace('`', "").to_lowercase();
+        if bounds == "the same" {
+            bounds.clone_from(&last);
+        }
+        let bounds = bounds
+            .trim_end_matches("; see below")
+            .replace("see below", "");
+        let is_told = text.to_lowercase().contains(&bounds);
+        assert!(is_told, "{key}: {bounds:?} is not in {text:?}");
+        last.clone_from(&bounds);
+        keys.insert(key.clone());
+    }
+    assert_eq!(entries.into_keys().collect::<BTreeSet<_>>(), keys);
 }
 
 #[test]

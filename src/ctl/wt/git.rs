@@ -5,25 +5,24 @@
 //! started in one; see `shadow` for how it is started.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{FileType, MemfdFlags, OFlags};
-use rustix::process::{Pid, PidfdFlags};
+use rustix::fs::{FileType, OFlags};
 
 use super::WorktreeError;
 use crate::gitdir::{self, Directory, Linked};
 use crate::podman;
+use crate::subprocess::{self, Limits};
 use crate::sys::open;
 
 const MAX_HEAD: u64 = 4096;
 /// A check-out of a large repository takes a while.
-const LIMIT: Timespec = Timespec {
-    tv_sec: 120,
-    tv_nsec: 0,
+const LIMITS: Limits = Limits {
+    time: Duration::from_secs(120),
+    bytes: 64 << 20,
 };
 
 /// Held since it was found: an agent may swap what has its paths.
@@ -222,56 +221,18 @@ pub(super) fn command(args: &[&OsStr]) -> Command {
     command
 }
 
-/// What it prints, without the last line break.
+/// What it prints, without the last line break. It has an end: git waits for a
+/// FIFO that an agent has put in the place of a file.
 pub(super) fn finish(mut command: Command) -> Result<String, WorktreeError> {
-    let output = output(&mut command).map_err(|error| match error.kind() {
+    let said = subprocess::run(&mut command, LIMITS).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => WorktreeError::NoGit,
-        io::ErrorKind::TimedOut => {
-            let problem = format!("it did not end within {} s", LIMIT.tv_sec);
-            failed(&command, problem)
-        }
         _ => failed(&command, error.to_string()),
     })?;
-    if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        let last = stderr.lines().rfind(|line| !line.trim().is_empty());
-        let problem = last.map_or_else(|| output.status.to_string(), str::to_owned);
-        return Err(failed(&command, problem));
+    if !said.status.success() {
+        return Err(failed(&command, said.problem()));
     }
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = said.text();
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
-}
-
-/// As [`Command::output`], with an end: git waits for a FIFO that an agent has
-/// put in the place of a file.
-fn output(command: &mut Command) -> io::Result<Output> {
-    let memory = || rustix::fs::memfd_create("output", MemfdFlags::CLOEXEC).map(File::from);
-    let (stdout, stderr) = (memory()?, memory()?);
-    let mut child = command
-        .stdout(stdout.try_clone()?)
-        .stderr(stderr.try_clone()?)
-        .spawn()?;
-    let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
-    let mut poll = [PollFd::new(&pidfd, PollFlags::IN)];
-    let waited = rustix::io::retry_on_intr(|| rustix::event::poll(&mut poll, Some(&LIMIT)));
-    if waited != Ok(1) {
-        child.kill()?;
-    }
-    let status = child.wait()?;
-    if waited != Ok(1) {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    let read_back = |mut file: File| -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        file.rewind()?;
-        file.read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    Ok(Output {
-        status,
-        stdout: read_back(stdout)?,
-        stderr: read_back(stderr)?,
-    })
 }
 
 fn failed(command: &Command, problem: String) -> WorktreeError {

@@ -64,6 +64,10 @@ struct Client {
     out: Vec<u8>,
     deadline: Instant,
     ended: bool,
+    /// It sends nothing more, but may wait for answers (RFC 7766, 6.2.4).
+    is_read: bool,
+    /// Questions that wait for the resolver.
+    asked: usize,
 }
 
 #[derive(Debug)]
@@ -146,7 +150,7 @@ impl Service {
                 .store(self.resolver.is_silent(), Ordering::Relaxed);
             let now = self.now;
             self.clients
-                .retain(|_, client| client.deadline > now && !client.ended);
+                .retain(|_, client| client.deadline > now && !client.is_done());
         }
     }
 
@@ -242,7 +246,14 @@ impl Service {
                     query: query.clone(),
                     way,
                 });
-                let outcome = self.resolver.ask(&name, kind, waiter, self.now)?;
+                let Some(outcome) = self.resolver.ask(&name, kind, waiter, self.now) else {
+                    if let Way::Tcp(token) = way
+                        && let Some(client) = self.clients.get_mut(&token)
+                    {
+                        client.asked += 1;
+                    }
+                    return None;
+                };
                 self.waiting.remove(&waiter);
                 Some(server::answer(&query, &outcome, over_udp))
             }
@@ -287,6 +298,7 @@ impl Service {
                 }) => {
                     let answer = server::answer(&query, &outcome, false);
                     if let Some(client) = self.clients.get_mut(&token) {
+                        client.asked = client.asked.saturating_sub(1);
                         client.out.extend_from_slice(&framed(&answer));
                         client.flush();
                     }
@@ -316,6 +328,8 @@ impl Service {
                     out: Vec::new(),
                     deadline: self.now + CLIENT_LIMIT,
                     ended: false,
+                    is_read: false,
+                    asked: 0,
                 },
             );
         }
@@ -346,6 +360,10 @@ impl Service {
 }
 
 impl Client {
+    fn is_done(&self) -> bool {
+        self.ended || (self.is_read && self.asked == 0 && self.out.is_empty())
+    }
+
     fn flush(&mut self) {
         while !self.out.is_empty() {
             match self.stream.write(&self.out) {
@@ -364,7 +382,7 @@ impl Client {
         let mut buffer = [0; 4096];
         loop {
             match self.stream.read(&mut buffer) {
-                Ok(0) => self.ended = true,
+                Ok(0) => self.is_read = true,
                 Ok(length) => {
                     self.incoming
                         .extend_from_slice(buffer.get(..length).unwrap_or_default());

@@ -54,7 +54,7 @@ impl CertificateError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             CertificateError::Read { .. } | CertificateError::Foreign { .. } => {
-                Some("make the authority anew: umwelt-install install".to_owned())
+                Some("make the authority anew: umwelt-install install --egress".to_owned())
             }
             CertificateError::Make(_) | CertificateError::Tls(_) => None,
         }

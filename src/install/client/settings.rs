@@ -171,14 +171,41 @@ impl Client {
         }
         let node = jsonc::parse(text).ok()?;
         let places: [&[&str]; 2] = [&["permission"], &["agent", "umwelt", "permission"]];
-        places.into_iter().find_map(|place| {
+        let late = places.into_iter().find_map(|place| {
             let late = late_wildcard(&node.keys(place))?.to_owned();
             Some(format!(
                 "in {:?}, {late:?} stands after the tools of umwelt and wins over them; move it up",
                 place.join(".")
             ))
+        });
+        late.or_else(|| {
+            let (place, tool) = opencode_tool_of_the_host(&node)?;
+            Some(format!(
+                "in {place:?}, {tool:?} was there and is not denied: it works on the host; take it out"
+            ))
         })
     }
+}
+
+/// What the agent's settings name by themselves.
+fn is_ours(key: &str) -> bool {
+    key == "*" || key == "doom_loop" || key.starts_with("umwelt_")
+}
+
+/// What a user has given the agent `umwelt` beside the tools of umwelt. A merge
+/// takes nothing out, and opencode has what one key names win over `*`.
+fn opencode_tool_of_the_host(node: &jsonc::Node) -> Option<(&'static str, String)> {
+    let agent = node.find("agent")?.find("umwelt")?.to_value();
+    let foreign = |part: &str, is_open: fn(&serde_json::Value) -> bool| {
+        let entries = agent.get(part)?.as_object()?.iter();
+        let mut entries = entries.filter(|(tool, _)| !is_ours(tool));
+        Some(entries.find(|(_, value)| is_open(value))?.0.clone())
+    };
+    if let Some(tool) = foreign("permission", |value| value != "deny") {
+        return Some(("agent.umwelt.permission", tool));
+    }
+    let tool = foreign("tools", |value| value == true)?;
+    Some(("agent.umwelt.tools", tool))
 }
 
 /// Each line as a comment.
@@ -454,6 +481,41 @@ mod tests {
         assert_eq!(agent(r#""*": "deny", "umwelt_shell": "allow""#), None);
         let late = agent(r#""umwelt_shell": "allow", "*": "deny""#).unwrap();
         assert!(late.contains("agent.umwelt.permission"), "{late}");
+    }
+
+    #[test]
+    fn a_tool_of_the_host_that_the_agent_keeps_is_told() {
+        let note = |agent: &str| {
+            Client::Opencode
+                .merge(
+                    "/x",
+                    Path::new("o.json"),
+                    &format!(r#"{{"agent": {{"umwelt": {agent}}}}}"#),
+                )
+                .map(|merged| Client::Opencode.note(&merged))
+                .unwrap()
+        };
+        for (agent, place) in [
+            (
+                r#"{"permission": {"bash": "allow"}}"#,
+                "agent.umwelt.permission",
+            ),
+            (
+                r#"{"permission": {"bash": {"git *": "allow"}}}"#,
+                "agent.umwelt.permission",
+            ),
+            (r#"{"tools": {"bash": true}}"#, "agent.umwelt.tools"),
+        ] {
+            let told = note(agent).unwrap();
+            assert!(told.contains(place) && told.contains("bash"), "{told}");
+        }
+        for agent in [
+            r#"{"permission": {"bash": "deny"}}"#,
+            r#"{"tools": {"bash": false}}"#,
+            "{}",
+        ] {
+            assert_eq!(note(agent), None, "{agent}");
+        }
     }
 
     #[test]

@@ -4,12 +4,13 @@ use super::facts::{Facts, Mapping};
 use super::finding::Finding;
 use super::holes::{self, By, numbers};
 use super::packages::Package;
+use crate::install::egress;
 use crate::install::image::{self, Standing};
 use crate::podman::PodmanError;
 use crate::podman::delegation::DelegationError;
 
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
-    let mut findings = vec![user(facts), places(facts), podman(facts)];
+    let mut findings = vec![user(facts), places(facts), config(facts), podman(facts)];
     findings.extend(from_info(facts));
     findings.extend([
         kernel(facts),
@@ -35,13 +36,17 @@ fn user(facts: &Facts) -> Finding {
 fn places(facts: &Facts) -> Finding {
     match &facts.places {
         Ok(()) => Finding::ok("places", "the XDG directories are usable"),
-        Err(problem) => {
-            let finding = Finding::fail("places", &problem.message);
-            match &problem.hint {
-                Some(hint) => finding.hint(hint),
-                None => finding,
-            }
-        }
+        Err(problem) => Finding::fail("places", &problem.message).way_out(problem),
+    }
+}
+
+/// The message names file, line and key.
+fn config(facts: &Facts) -> Finding {
+    const CHECK: &str = "config";
+    match &facts.config {
+        Ok(Some(path)) => Finding::ok(CHECK, format!("{} is valid", path.display())),
+        Ok(None) => Finding::ok(CHECK, "the default, as there is no file"),
+        Err(problem) => Finding::fail(CHECK, &problem.message).way_out(problem),
     }
 }
 
@@ -210,9 +215,17 @@ fn subids(facts: &Facts) -> Finding {
     if !has_ids {
         let (first, name) = (subids.next_free, &facts.user);
         let last = first + ENOUGH - 1;
-        return Finding::fail(CHECK, format!("{evidence}: {ENOUGH} are needed")).run(format!(
-            "sudo usermod --add-subuids {first}-{last} --add-subgids {first}-{last} {name}\npodman system migrate"
-        ));
+        let add = format!(
+            "sudo usermod --add-subuids {first}-{last} --add-subgids {first}-{last} {name}"
+        );
+        let programs = facts.family.install(Package::Uidmap);
+        let programs = programs.unwrap_or_else(|words| format!("# {words}"));
+        let programs = Some(programs).filter(|_| !subids.has_programs);
+        let lines = programs
+            .into_iter()
+            .chain([add, "podman system migrate".into()]);
+        return Finding::fail(CHECK, format!("{evidence}: {ENOUGH} are needed"))
+            .run(Vec::from_iter(lines).join("\n"));
     }
     match subids.has_programs {
         true => Finding::ok(CHECK, evidence),
@@ -242,6 +255,10 @@ fn of_image(facts: &Facts) -> Finding {
     const CHECK: &str = "image";
     const BUILD: &str = "umwelt-install image";
     match &facts.image {
+        // What its name is, is not known.
+        Err(_) if facts.config.is_err() => {
+            Finding::warn(CHECK, "not looked for, as the configuration is not valid")
+        }
         Err(why) => Finding::fail(CHECK, why),
         Ok((name, Standing::Missing)) => {
             let finding = Finding::fail(CHECK, format!("{name} does not exist"));
@@ -262,7 +279,7 @@ fn nft(facts: &Facts) -> Finding {
     let Some((path, said)) = &facts.nft else {
         return Finding::warn(CHECK, "not found: sandboxes with a network need it")
             .install(facts.family, Package::Nftables)
-            .and("umwelt-install install");
+            .and(egress::PUT_IN);
     };
     let version = said.split_whitespace().find(|word| numbers(word).is_some());
     let version = version.unwrap_or("of an unknown version");

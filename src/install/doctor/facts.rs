@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::holes;
 use super::packages::Family;
+use crate::config::Config;
 use crate::dirs::Dirs;
 use crate::error::Error;
 use crate::install::image::{self, Standing};
@@ -36,6 +37,8 @@ pub(super) struct Facts {
     pub(super) delegation: Result<(), DelegationError>,
     pub(super) subids: Subids,
     pub(super) seccomp: Result<(), Problem>,
+    /// The base configuration, where there is one.
+    pub(super) config: Result<Option<PathBuf>, Problem>,
     /// The name that is configured, and what podman has under it.
     pub(super) image: Result<(String, Standing), String>,
     pub(super) nft: Option<(PathBuf, String)>,
@@ -43,6 +46,8 @@ pub(super) struct Facts {
     pub(super) bin: PathBuf,
     pub(super) is_on_path: bool,
     pub(super) is_installed: bool,
+    /// As `install --no-egress` was asked to.
+    pub(super) is_without_egress: bool,
     /// The installed one, which is pid 1 and hook, if it cannot be executed.
     pub(super) broken_program: Option<PathBuf>,
 }
@@ -217,6 +222,7 @@ pub(super) fn gather(layout: &Layout) -> Facts {
     let info = info();
     let family = Family::of_host();
     let podman = call::find_trusted("podman");
+    let is_without_egress = record.as_ref().is_some_and(|record| record.without_egress);
     let is_installed = record.is_some_and(|record| record.program.is_some());
     Facts {
         uid,
@@ -232,12 +238,14 @@ pub(super) fn gather(layout: &Layout) -> Facts {
         seccomp: preflight::derive_seccomp()
             .map(drop)
             .map_err(|error| Problem::from(&Error::Preflight(error))),
+        config: config(&layout.dirs),
         image: image::standing(&layout).map_err(|error| error.to_string()),
         nft: nft(),
         disks: disks(&layout, info.as_ref().ok()),
         is_on_path: program::is_on_path(&layout.bin),
         bin: layout.bin,
         is_installed,
+        is_without_egress,
         broken_program: Some(layout.program)
             .filter(|program| is_installed && !call::is_executable(program)),
         info,
@@ -277,6 +285,12 @@ fn places() -> Result<(), Problem> {
     Dirs::from_env()
         .and_then(|dirs| dirs.check_runtime())
         .map_err(|error| Problem::from(&Error::Dirs(error)))
+}
+
+fn config(dirs: &Dirs) -> Result<Option<PathBuf>, Problem> {
+    Config::load(dirs).map_err(|error| Problem::from(&Error::Config(error)))?;
+    let path = dirs.base_config();
+    Ok(path.exists().then_some(path))
 }
 
 fn info() -> Result<Info, String> {
@@ -327,7 +341,11 @@ fn nft() -> Option<(PathBuf, String)> {
     let mut command = Command::new(&path);
     command.arg("--version").env_clear();
     let said = call::run(command, None, call::QUICK).ok();
-    Some((path, said.map(|said| said.stdout).unwrap_or_default()))
+    Some((
+        path,
+        said.map(|said| said.text().into_owned())
+            .unwrap_or_default(),
+    ))
 }
 
 fn disks(layout: &Layout, info: Option<&Info>) -> Vec<Disk> {

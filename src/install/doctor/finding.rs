@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use super::facts::Problem;
 use super::packages::{Family, Package};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -55,6 +56,13 @@ impl Finding {
     pub(super) fn hint(mut self, fix: impl Into<String>) -> Finding {
         self.fix = Some(fix.into());
         self
+    }
+
+    pub(super) fn way_out(self, problem: &Problem) -> Finding {
+        match &problem.hint {
+            Some(hint) => self.hint(hint),
+            None => self,
+        }
     }
 
     pub(super) fn install(self, family: Family, package: Package) -> Finding {

@@ -56,10 +56,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     if let Some(task) = args.value("from-inside") {
         return attack::run(&task.to_string_lossy());
     }
-    if args.has("json") && args.has("fix-commands") {
-        let message = "--json and --fix-commands exclude each other";
-        return Err(Error::usage(message.to_owned()));
-    }
+    args.check_one_of(&["json", "fix-commands"])?;
     interrupt::catch().map_err(|error| Error::io("catch signals", error))?;
     let layout = Layout::load()?;
     let facts = facts::gather(&layout);

@@ -88,7 +88,7 @@ impl Family {
         let mut command = Command::new(call::find(program)?);
         command.args(args);
         let said = call::run(command, None, call::QUICK).ok()?;
-        said.status.success().then_some(said.stdout)
+        said.status.success().then(|| said.text().into_owned())
     }
 
     /// The command, where it is known.

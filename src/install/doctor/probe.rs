@@ -208,7 +208,7 @@ fn read_back(container: &Container, hook: &HookFile<'_>) -> Result<String, Strin
     if !said.status.success() {
         return Err(format!("the rules are not read back: {}", said.problem()));
     }
-    let found = readback::parse(&said.stdout).map_err(|error| error.to_string())?;
+    let found = readback::parse(&said.text()).map_err(|error| error.to_string())?;
     let digest = found.digest.get(..12).unwrap_or_default();
     Ok(format!(
         "a hook ran, and its rules were read back ({digest})"

@@ -14,10 +14,10 @@ use crate::install::layout::Layout;
 use crate::install::{call, egress, interrupt};
 
 /// Without these podman starts no container of ours.
-const FOR_CONTAINERS: [&str; 4] = ["user", "podman", "subids", "image"];
+const FOR_CONTAINERS: [&str; 5] = ["user", "config", "podman", "subids", "image"];
 /// And without these umwelt starts none.
-const FOR_SANDBOXES: [&str; 8] = [
-    "user", "podman", "subids", "image", "places", "kernel", "cgroups", "seccomp",
+const FOR_SANDBOXES: [&str; 9] = [
+    "user", "config", "podman", "subids", "image", "places", "kernel", "cgroups", "seccomp",
 ];
 const NOT_TRIED: &str = "not tried, as something above is missing";
 
@@ -39,7 +39,7 @@ pub(super) fn all(layout: &Layout, facts: &Facts, found: &[Finding]) -> Vec<Find
         return findings;
     }
     if fits(found, &FOR_SANDBOXES) && fits(&findings, &["keep-id"]) {
-        findings.extend(sandboxes());
+        findings.extend(sandboxes(facts));
     } else {
         findings.push(Finding::warn("sandbox", NOT_TRIED));
     }
@@ -75,7 +75,7 @@ fn hook(layout: &Layout, image: &str, facts: &Facts) -> Finding {
 }
 
 /// A sandbox without a network, then one with it.
-fn sandboxes() -> Vec<Finding> {
+fn sandboxes(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let loaded = Dirs::from_env().map_err(Error::Dirs);
     let loaded = loaded.and_then(|dirs| Ok((Config::load(&dirs)?, dirs)));
@@ -95,36 +95,36 @@ fn sandboxes() -> Vec<Finding> {
         }
         Err(problem) => return vec![broken("sandbox", &problem)],
     }
-    if interrupt::caught().is_none() {
+    if facts.is_without_egress {
+        findings.push(Finding::ok("egress", egress::LEFT_OUT));
+    } else if interrupt::caught().is_none() {
         findings.extend(with_network(&mut throwaway, &dirs));
     }
     findings
 }
 
 fn broken(check: &'static str, problem: &Problem) -> Finding {
-    let finding = Finding::fail(check, format!("it is not started: {}", problem.message));
-    match &problem.hint {
-        Some(hint) => finding.hint(hint),
-        None => finding,
-    }
+    Finding::fail(check, format!("it is not started: {}", problem.message)).way_out(problem)
 }
 
 fn with_network(throwaway: &mut Throwaway, dirs: &Dirs) -> Vec<Finding> {
-    const CHECK: &str = "egress";
     if let Some(why) = not_installed(dirs) {
-        return vec![Finding::warn(CHECK, why).run("umwelt-install install")];
+        return vec![Finding::warn("egress", why).run(egress::PUT_IN)];
     }
     match throwaway
         .ask_for_network()
         .and_then(|()| throwaway.attack())
     {
         Ok(attacked) => of_network(&attacked),
-        Err(problem) => {
-            let finding = broken(CHECK, &problem);
-            // Those without a network are not touched by it.
-            let verdict = Verdict::Warn;
-            vec![Finding { verdict, ..finding }]
-        }
+        Err(problem) => vec![without_network(&problem)],
+    }
+}
+
+/// Those without one are not touched by it.
+fn without_network(problem: &Problem) -> Finding {
+    Finding {
+        verdict: Verdict::Warn,
+        ..broken("egress", problem)
     }
 }
 
@@ -185,6 +185,33 @@ mod tests {
         assert_eq!(verdict(Ok("reached")), Verdict::Fail);
         assert_eq!(verdict(Ok("not reached: timed out")), Verdict::Ok);
         assert_eq!(verdict(Err("no podman")), Verdict::Warn);
+    }
+
+    #[test]
+    fn a_sandbox_that_is_not_started_is_told_with_its_way_out() {
+        let problem = Problem::new("no room").hint("make some");
+        for (found, verdict) in [
+            (broken("sandbox", &problem), Verdict::Fail),
+            (without_network(&problem), Verdict::Warn),
+        ] {
+            assert_eq!(found.verdict, verdict);
+            assert_eq!(found.evidence, "it is not started: no room");
+            assert_eq!(found.fix.as_deref(), Some("make some"));
+        }
+    }
+
+    #[test]
+    fn a_network_that_was_not_installed_is_told_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = |name: &str| dir.path().join(name);
+        let dirs = Dirs {
+            home: place(""),
+            config: place("c"),
+            data: place("d"),
+            state: place("s"),
+            runtime: place("r"),
+        };
+        assert!(not_installed(&dirs).is_some());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Each check, shown to fire by breaking the fact that it looks at.
 
+use std::collections::BTreeSet;
+
 use super::checks::*;
 use super::facts::{Disk, Facts, Info, Kernel, Problem, Subids};
 use super::finding::{Finding, Verdict};
@@ -39,6 +41,7 @@ fn good() -> Facts {
             has_programs: true,
         },
         seccomp: Ok(()),
+        config: Ok(Some("/h/umwelt.toml".into())),
         image: Ok(("umwelt:latest".into(), Standing::Current)),
         nft: Some(("/usr/sbin/nft".into(), "nftables v1.1.3 (Name)".into())),
         disks: vec![Disk {
@@ -49,6 +52,7 @@ fn good() -> Facts {
         bin: "/h/bin".into(),
         is_on_path: true,
         is_installed: true,
+        is_without_egress: false,
         broken_program: None,
     }
 }
@@ -96,9 +100,10 @@ fn info(change: impl Fn(&mut Info)) -> Result<Info, String> {
 fn every_check_fires_when_what_it_checks_is_broken() {
     use Verdict::{Fail, Warn};
     type Break = fn(&mut Facts);
-    let cases: [(&str, Verdict, Break, &str); 30] = [
+    let cases: [(&str, Verdict, Break, &str); 31] = [
         ("user", Fail, |f| f.uid = 0, "as the user"),
         ("places", Fail, |f| f.places = Err(problem()), "do it"),
+        ("config", Fail, |f| f.config = Err(problem()), "do it"),
         ("podman", Fail, |f| f.podman = None, "install podman"),
         ("podman", Fail, |f| f.info = Err("no".into()), "podman info"),
         (
@@ -245,6 +250,9 @@ fn every_check_fires_when_what_it_checks_is_broken() {
             "umwelt-install install",
         ),
     ];
+    let broken: BTreeSet<_> = cases.iter().map(|case| case.0).collect();
+    let checked: BTreeSet<_> = all(&good()).into_iter().map(|found| found.check).collect();
+    assert!(broken.iter().eq(&checked), "{checked:?}");
     for (check, verdict, break_it, fix) in cases {
         let mut facts = good();
         break_it(&mut facts);
@@ -271,15 +279,57 @@ fn ids_from_elsewhere_than_the_files_are_seen() {
 }
 
 #[test]
+fn an_image_whose_name_is_not_known_is_not_looked_for() {
+    let mut facts = good();
+    facts.image = Err("\"/h/umwelt.toml\" line 1: no".into());
+    assert_eq!(find(&facts, "image").verdict, Verdict::Fail);
+    facts.config = Err(problem());
+    let told = find(&facts, "image");
+    assert_eq!(told.verdict, Verdict::Warn);
+    assert!(told.evidence.contains("configuration"), "{told:?}");
+    facts.config = Ok(None);
+    assert!(find(&facts, "config").evidence.contains("default"));
+}
+
+#[test]
+fn programs_and_ids_that_are_both_missing_are_repaired_together() {
+    let mut facts = good();
+    facts.subids = Subids {
+        uids: 0,
+        has_programs: false,
+        ..facts.subids
+    };
+    facts.info = Err("no".into());
+    let told = find(&facts, "subids");
+    let fix = told.fix.unwrap();
+    let lines: Vec<_> = fix.lines().collect();
+    assert_eq!(lines.first(), Some(&"sudo apt-get install uidmap"));
+    assert!(lines[1].starts_with("sudo usermod --add-subuids 165536-231071 "));
+    assert_eq!(lines.last(), Some(&"podman system migrate"));
+    assert!(told.is_command);
+    facts.family = Family::Other;
+    let told = find(&facts, "subids");
+    assert!(
+        told.fix
+            .unwrap()
+            .starts_with("# install uidmap\nsudo usermod ")
+    );
+    assert!(told.is_command);
+}
+
+#[test]
 fn fixes_are_those_of_the_distribution() {
     let mut facts = good();
     facts.nft = None;
     for (family, fix) in [
         (
             Family::Suse,
-            "sudo zypper install nftables\numwelt-install install",
+            "sudo zypper install nftables\numwelt-install install --egress",
         ),
-        (Family::Other, "install nftables\numwelt-install install"),
+        (
+            Family::Other,
+            "install nftables\numwelt-install install --egress",
+        ),
     ] {
         facts.family = family;
         let finding = find(&facts, "nft");

@@ -22,6 +22,7 @@ use crate::dirs::Dirs;
 use crate::install::{call, files, interrupt};
 use crate::places;
 use crate::policy::mounts::INIT_PATH;
+use crate::subprocess;
 use crate::trust::WorkspaceTrust;
 use crate::workspace::{Names, Workspace};
 
@@ -102,7 +103,7 @@ impl Throwaway {
         command.args(["trust", "--yes"]).arg(&self.place);
         let said = call::run(command, None, call::QUICK)?;
         if !said.status.success() {
-            return Err(Problem::told(&said.stderr));
+            return Err(Problem::told(&said.errors()));
         }
         self.target.network = true;
         Ok(())
@@ -112,7 +113,7 @@ impl Throwaway {
     pub(super) fn attack(&self) -> Result<Attacked, Problem> {
         let task = Task::Attack(self.target.clone());
         let task = serde_json::to_string(&task).map_err(io::Error::other)?;
-        let stderr = call::memory_file()?;
+        let stderr = subprocess::memory_file(b"")?;
         let mut command = ctl()?;
         command
             .arg("exec")
@@ -267,7 +268,8 @@ impl Client {
             }),
             Err(error) => {
                 self.end();
-                let said = call::contents(&mut self.stderr)?;
+                let said = subprocess::contents(&mut self.stderr)?;
+                let said = String::from_utf8_lossy(&said);
                 Err(match said.trim().is_empty() {
                     true => Problem::new(format!("what it says is not understood: {error}")),
                     false => Problem::told(&said),

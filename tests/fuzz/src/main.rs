@@ -46,6 +46,8 @@ mod policy;
 mod registries;
 #[path = "../../../src/run/mod.rs"]
 mod run;
+#[path = "../../../src/subprocess.rs"]
+mod subprocess;
 #[path = "../../../src/sys/mod.rs"]
 mod sys;
 mod targets;
