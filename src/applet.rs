@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::cli;
+use crate::cli::{self, usage};
 use crate::error::Error;
 
 /// One of the programs in this binary.
@@ -55,10 +55,10 @@ impl Applet {
         match self {
             Applet::Mcp => crate::mcp::main(args),
             Applet::Run => crate::run::main(args),
-            Applet::Ctl => crate::ctl::main(args),
+            Applet::Ctl => crate::ctl::PROGRAM.run(args),
             Applet::Init => crate::init::main(args),
             Applet::NftHook => crate::nft::hook::main(args),
-            Applet::Install => crate::install::main(args),
+            Applet::Install => crate::install::PROGRAM.run(args),
             Applet::Gateway => crate::gateway::main(args),
         }
     }
@@ -144,9 +144,17 @@ pub(crate) fn help() -> ExitCode {
     cli::print(HELP)
 }
 
-/// The names for an error message.
-pub(crate) fn names() -> String {
-    ALL.map(Applet::name).join(", ")
+/// The way out, for a name that is none of ours.
+pub(crate) fn hint(name: Option<&OsStr>) -> String {
+    let names = ALL.map(Applet::name);
+    let given = name.and_then(OsStr::to_str).unwrap_or_default();
+    let bare = |name: &'static str| name.trim_start_matches("umwelt-");
+    let nearest = usage::nearest(given, names.into_iter().chain(names.map(bare)));
+    let meant = nearest.map_or_else(String::new, |word| format!("did you mean {word:?}?\n"));
+    format!(
+        "{meant}start it through one of its names: {}\nsee what they are with: umwelt --help",
+        names.join(", ")
+    )
 }
 
 #[cfg(test)]

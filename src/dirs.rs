@@ -27,9 +27,19 @@ pub(crate) enum DirsError {
     Create(PathBuf, io::Error),
     Stat(PathBuf, io::Error),
     NotADirectory(PathBuf),
-    NotOurs { path: PathBuf, owner: u32 },
-    TooOpen { path: PathBuf, mode: u32 },
+    NotOurs {
+        path: PathBuf,
+        owner: u32,
+    },
+    TooOpen {
+        path: PathBuf,
+        mode: u32,
+    },
+    /// The place that `XDG_RUNTIME_DIR` names.
+    Runtime(Box<DirsError>),
 }
+
+const RUNTIME: &str = "take the usual one with: unset XDG_RUNTIME_DIR; or set it to a directory of yours that is closed to others, as in: export XDG_RUNTIME_DIR=/run/user/$(id -u)";
 
 impl DirsError {
     pub(crate) fn hint(&self) -> Option<String> {
@@ -38,6 +48,11 @@ impl DirsError {
                 "log in through a systemd session, or run: loginctl enable-linger; export XDG_RUNTIME_DIR=/run/user/$(id -u)"
                     .to_owned(),
             ),
+            DirsError::Runtime(error) => Some(match error.hint() {
+                Some(hint) => hint,
+                None => RUNTIME.to_owned(),
+            }),
+            DirsError::NotAbsolute("XDG_RUNTIME_DIR", _) => Some(RUNTIME.to_owned()),
             DirsError::Unset(name) => Some(format!("set {name} to an absolute path")),
             DirsError::NotAbsolute(name, _) => Some(format!("set {name} to an absolute path")),
             DirsError::TooOpen { path, .. } => Some(format!("run: chmod 700 '{}'", path.display())),
@@ -58,6 +73,7 @@ impl fmt::Display for DirsError {
             }
             DirsError::Stat(path, error) => write!(f, "cannot look at {path:?}: {error}"),
             DirsError::NotADirectory(path) => write!(f, "{path:?} is not a directory"),
+            DirsError::Runtime(error) => write!(f, "XDG_RUNTIME_DIR cannot be used: {error}"),
             DirsError::NotOurs { path, owner } => {
                 write!(f, "{path:?} belongs to uid {owner}, not to us")
             }
@@ -124,7 +140,7 @@ impl Dirs {
     /// Checks that the runtime directory is a directory of ours that nobody
     /// else can enter: whoever can reach the socket commands the sandbox.
     pub(crate) fn check_runtime(&self) -> Result<(), DirsError> {
-        check_private(&self.runtime)
+        check_private(&self.runtime).map_err(|error| DirsError::Runtime(Box::new(error)))
     }
 }
 
@@ -202,6 +218,36 @@ mod tests {
         let error = Dirs::from_lookup(lookup(&[("HOME", "/home/u")])).unwrap_err();
         assert_eq!(error.to_string(), "XDG_RUNTIME_DIR is not set");
         assert!(error.hint().is_some());
+    }
+
+    #[test]
+    fn runtime_dir_that_cannot_be_used_is_told_by_its_name() {
+        use std::os::unix::fs::PermissionsExt;
+        let temp = tempfile::tempdir().unwrap();
+        let (open, file) = (temp.path().join("open"), temp.path().join("file"));
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(&file, "").unwrap();
+        let check = |runtime: &Path| {
+            let dirs = Dirs {
+                runtime: runtime.to_owned(),
+                ..Dirs::from_lookup(lookup(&[("HOME", "/h"), ("XDG_RUNTIME_DIR", "/r")])).unwrap()
+            };
+            dirs.check_runtime().map_err(|error| {
+                assert!(
+                    error
+                        .to_string()
+                        .starts_with("XDG_RUNTIME_DIR cannot be used: ")
+                );
+                error.hint().unwrap()
+            })
+        };
+        assert!(check(&open).unwrap_err().contains("chmod 700"));
+        for path in [&file, &temp.path().join("none")] {
+            assert!(check(path).unwrap_err().contains("unset XDG_RUNTIME_DIR"));
+        }
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(check(&open).is_ok());
     }
 
     #[test]

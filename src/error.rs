@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 
 use crate::api::{ApiError, ErrorKind};
+use crate::cli::usage::UsageError;
 use crate::config::ConfigError;
 use crate::ctl::CtlError;
 use crate::dirs::DirsError;
@@ -33,7 +34,7 @@ pub(crate) mod exit_code {
 )]
 pub(crate) enum Error {
     UnknownApplet(Option<OsString>),
-    Usage(String),
+    Usage(UsageError),
     Config(ConfigError),
     Dirs(DirsError),
     Workspace(WorkspaceError),
@@ -63,6 +64,18 @@ impl Error {
         }
     }
 
+    pub(crate) fn usage(message: impl Into<String>) -> Error {
+        Error::Usage(message.into().into())
+    }
+
+    /// Wrong words are told with the command whose `--help` has the right ones.
+    pub(crate) fn of_command(self, command: &str) -> Error {
+        match self {
+            Error::Usage(error) => Error::Usage(error.of_command(command)),
+            other => other,
+        }
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Error::UnknownApplet(_)
@@ -88,11 +101,8 @@ impl Error {
     /// The way out, where there is one to name.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            Error::UnknownApplet(_) => Some(format!(
-                "start it through one of its names: {}\nsee what they are with: umwelt --help",
-                crate::applet::names()
-            )),
-            Error::Usage(_) => Some("see --help".to_owned()),
+            Error::UnknownApplet(name) => Some(crate::applet::hint(name.as_deref())),
+            Error::Usage(error) => Some(error.hint()),
             Error::Config(error) => error.hint(),
             Error::Dirs(error) => error.hint(),
             Error::Workspace(error) => error.hint(),
@@ -116,7 +126,7 @@ impl fmt::Display for Error {
         match self {
             Error::UnknownApplet(Some(name)) => write!(f, "unknown program name {name:?}"),
             Error::UnknownApplet(None) => f.write_str("no program name given"),
-            Error::Usage(message) => f.write_str(message),
+            Error::Usage(error) => error.fmt(f),
             Error::Config(error) => error.fmt(f),
             Error::Dirs(error) => error.fmt(f),
             Error::Workspace(error) => error.fmt(f),
@@ -178,10 +188,4 @@ from_layer! {
     TrustError => Trust,
     GatewayError => Gateway,
     InstallError => Install,
-}
-
-impl From<lexopt::Error> for Error {
-    fn from(error: lexopt::Error) -> Error {
-        Error::Usage(error.to_string())
-    }
 }

@@ -42,6 +42,6 @@ fn main() -> ExitCode {
     };
     match applet.run(args) {
         Ok(code) => code,
-        Err(error) => cli::report(applet.name(), &error),
+        Err(error) => cli::report(applet.name(), &error.of_command(applet.name())),
     }
 }

@@ -145,7 +145,10 @@ fn unknown_options_exit_2() {
         let output = run_as(name, &["--no-such-option"]);
         assert_eq!(output.status.code(), Some(2), "{name}");
         assert!(stderr(&output).contains("--no-such-option"), "{name}");
-        assert!(stderr(&output).contains("hint: see --help"), "{name}");
+        let hint = format!("hint: see: {name} --help\n");
+        assert!(stderr(&output).ends_with(&hint), "{name}");
+        let valid = "valid are: ";
+        assert!(stderr(&output).contains(valid), "{name}");
     }
 }
 
@@ -154,29 +157,131 @@ fn a_wrong_use_of_ctl_names_what_is_valid() {
     let cases = [
         (
             &[][..],
-            "valid are: status, stop, exec, shell, list, config, plan, grant, revoke, trust, egress, log, audit, wt",
+            "valid are: status, stop, exec, shell, list, config, plan, grant, revoke, trust, egress, log, audit, wt, help\nhint: see: umwelt-ctl --help\n",
         ),
         (
             &["dance"],
-            "valid are: status, stop, exec, shell, list, config, plan, grant, revoke, trust, egress, log, audit, wt",
+            "valid are: status, stop, exec, shell, list, config, plan, grant, revoke, trust, egress, log, audit, wt, help\nhint: see: umwelt-ctl --help\n",
         ),
+        (
+            &["statsu"],
+            "hint: did you mean \"status\"?\nhint: see: umwelt-ctl --help\n",
+        ),
+        (&["--verison"], "hint: did you mean \"--version\"?\n"),
+        (
+            &["log", "--folow"],
+            "hint: did you mean \"--follow\"?\nhint: see: umwelt-ctl log --help\n",
+        ),
+        (&["log", "-q"], "unknown option \"-q\" of umwelt-ctl log;"),
+        (
+            &["wt", "lst"],
+            "hint: did you mean \"list\"?\nhint: see: umwelt-ctl wt --help\n",
+        ),
+        (
+            &["egress", "ad", "tcp"],
+            "unknown word \"ad\" of umwelt-ctl egress;",
+        ),
+        (
+            &["egress", "add", "tpc", "a"],
+            "hint: did you mean \"tcp\"?\n",
+        ),
+        (
+            &["trust", "--dif"],
+            "hint: did you mean \"--diff\"?\nhint: see: umwelt-ctl trust --help\n",
+        ),
+        (
+            &["trust", "diff"],
+            "unknown word \"diff\" of umwelt-ctl trust; valid are: --diff, --yes, --revoke\nhint: did you mean \"--diff\"?\n",
+        ),
+        (
+            &["stop", "all"],
+            "hint: did you mean \"--all\"?\nhint: see: umwelt-ctl stop --help\n",
+        ),
+        (&["help", "stpo"], "hint: did you mean \"stop\"?\n"),
         (&["--json"], "valid are: --help, --version"),
         (
             &["status", "--hard"],
             "valid are: --json, --help, --version",
         ),
         (&["status", "x"], "\"status\" takes no argument: \"x\""),
-        (&["stop", "a", "b"], "\"stop\" takes one workspace: \"b\""),
-        (&["exec", "ws", "ls"], "a command stands after --"),
+        (
+            &["stop", "a", "b"],
+            "\"stop\" takes one workspace: \"b\" is one word too many\nhint: see: umwelt-ctl stop --help\n",
+        ),
+        (
+            &["stop", "--all", "a"],
+            "\"--all\" goes without a workspace: \"a\"",
+        ),
+        (
+            &["exec", "ws", "ls"],
+            "a command after \"--\": \"ls\" is one",
+        ),
         (&["exec", "ws"], "no command given"),
-        (&["exec", "--cwd"], "--cwd"),
-        (&["list", "--json=yes"], "--json"),
+        (&["exec", "-it", "ws"], "no command given"),
+        (&["exec", "--cwd"], "the option \"--cwd\" needs a value"),
+        (
+            &["list", "--json=yes"],
+            "the option \"--json\" takes no value: \"yes\"",
+        ),
     ];
     for (args, expected) in cases {
         let output = run_as("umwelt-ctl", args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         let message = stderr(&output);
         assert!(message.contains(expected), "{args:?} gave {message}");
+    }
+}
+
+#[test]
+fn a_slip_of_the_fingers_is_seen_in_each_program() {
+    for (name, args, meant) in [
+        ("umwelt", &["ctll"][..], "ctl"),
+        ("umwelt-clt", &[], ""),
+        ("umwelt-install", &["instal"], "install"),
+        ("umwelt-install", &["remove", "--purg"], "--purge"),
+        ("umwelt-install", &["ca", "rotat"], "rotate"),
+        ("umwelt-install", &["client", "claud"], "claude"),
+        ("umwelt-run", &["--worksapce", "x"], "--workspace"),
+        ("umwelt-mcp", &["--worksapce", "x"], "--workspace"),
+        ("umwelt-gateway", &["--polcy", "x"], "--policy"),
+        ("umwelt-nft-hook", &["--rulset", "x"], "--ruleset"),
+        ("umwelt-init", &["--check-egres"], "--check-egress"),
+    ] {
+        let output = run_as(name, args);
+        assert_eq!(output.status.code(), Some(2), "{name} {args:?}");
+        let hint = format!("hint: did you mean {meant:?}?\n");
+        let said = stderr(&output);
+        assert_eq!(said.contains(&hint), !meant.is_empty(), "{name}: {said}");
+    }
+}
+
+#[test]
+fn values_that_cannot_be_are_named_with_their_option() {
+    for (name, args, expected) in [
+        (
+            "umwelt-gateway",
+            &["--threads", "many"][..],
+            "the option \"--threads\" cannot be \"many\": ",
+        ),
+        (
+            "umwelt-gateway",
+            &["--policy", "p"],
+            "the option \"--ca-cert\" is missing\nhint: see: umwelt-gateway --help\n",
+        ),
+        (
+            "umwelt-gateway",
+            &["stray"],
+            "\"umwelt-gateway\" takes no argument: \"stray\"",
+        ),
+        (
+            "umwelt-nft-hook",
+            &["--ruleset", "r", "--digest", "d"],
+            "the option \"--nft\" is missing\nhint: see: umwelt-nft-hook --help\n",
+        ),
+    ] {
+        let output = run_as(name, args);
+        assert_eq!(output.status.code(), Some(2), "{name} {args:?}");
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
     }
 }
 

@@ -12,8 +12,8 @@ _umwelt() {
         'umwelt-mcp '*) words='--workspace --help --version' ;;
         'umwelt-run '*) words='--workspace --detach --help --version' ;;
         'umwelt-ctl status') words='--json --help --version' ;;
-        'umwelt-ctl stop') words='--hard --help --version' ;;
-        'umwelt-ctl exec') words='--cwd --help --version' ;;
+        'umwelt-ctl stop') words='--all --hard --help --version' ;;
+        'umwelt-ctl exec') words='--cwd --interactive --tty --help --version' ;;
         'umwelt-ctl shell') words='--cwd --help --version' ;;
         'umwelt-ctl list') words='--json --help --version' ;;
         'umwelt-ctl config') words='--json --help --version' ;;

@@ -15,10 +15,13 @@ complete -c umwelt-ctl -n __fish_use_subcommand -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from status' -l json
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from status' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from status' -l version
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from stop' -l all
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from stop' -l hard
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from stop' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from stop' -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from exec' -l cwd -r
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from exec' -l interactive
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from exec' -l tty
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from exec' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from exec' -l version
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from shell' -l cwd -r

@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::cli;
+use crate::cli::args::{Args, Subcommand, WORKSPACE};
 use crate::config::layers::{self, Layer, Setting};
 use crate::config::{Config, load_file};
-use crate::ctl::args::{Args, Operands, Subcommand};
 use crate::ctl::output::{self, Cell};
 use crate::ctl::place::Place;
 use crate::ctl::trust::path_of;
@@ -32,8 +32,9 @@ Options:
   -h, --help     print this help and exit
   -V, --version  print the version and exit
 ",
-    options: &["json"],
-    operands: Operands::Workspace,
+    flags: &["json"],
+    values: &[],
+    operands: WORKSPACE,
     run,
 };
 
@@ -48,10 +49,10 @@ struct Shown {
 
 fn run(args: Args) -> Result<ExitCode, Error> {
     let place = Place::load()?;
-    let target = place.target(args.workspace.as_deref())?;
+    let target = place.target(args.workspace())?;
     let path = path_of(&place, &target)?;
     let shown = show(&place, &path, &target.sid)?;
-    Ok(cli::print(&match args.json {
+    Ok(cli::print(&match args.has("json") {
         true => output::render_json(&shown)?,
         false => render(&shown),
     }))

@@ -11,17 +11,18 @@ use rustix::fs::OFlags;
 use rustix::pipe::PipeFlags;
 
 use crate::api::{Call, Exec};
+use crate::cli::args::{Args, Operands, Subcommand};
 use crate::ctl::NAME;
-use crate::ctl::args::{Args, Operands, Subcommand};
 use crate::ctl::channel::{Channel, End};
 use crate::ctl::place::Place;
 use crate::ctl::session::{Ending, Session};
+use crate::ctl::shell;
 use crate::error::Error;
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "exec",
     help: "\
-Usage: umwelt-ctl exec [--cwd DIR] [WORKSPACE] -- CMD [ARG…]
+Usage: umwelt-ctl exec [OPTION…] [WORKSPACE] -- CMD [ARG…]
 
 Runs CMD in the sandbox of WORKSPACE, with standard input, output and error
 passed on byte by byte, and starts the sandbox if it does not run. Left out,
@@ -31,15 +32,20 @@ Input is passed on as it comes, whether CMD reads it or not: in a loop that
 reads its own input, write < /dev/null.
 
 Options:
-      --cwd DIR  start in DIR, absolute or relative to the workspace
-  -h, --help     print this help and exit
-  -V, --version  print the version and exit
+      --cwd DIR      start in DIR, absolute or relative to the workspace
+  -i, --interactive  pass on standard input, which is always done
+  -t, --tty          run CMD on a terminal that is shown here, as shell does
+  -h, --help         print this help and exit
+  -V, --version      print the version and exit
 
 Exit status: that of CMD, 128 + N where signal N ended it, 1 where CMD could not
 be run or was lost, 2 for wrong usage. SIGINT and SIGTERM end CMD, with all that
 it has started, and give 130 and 143.
 ",
-    options: &["cwd"],
+    // Of other programs that run a command in a container; the first changes
+    // nothing here.
+    flags: &["interactive", "tty"],
+    values: &["cwd"],
     operands: Operands::WorkspaceAndCommand,
     run,
 };
@@ -49,19 +55,22 @@ const PIPE_SIZE: usize = 1 << 20;
 
 fn run(args: Args) -> Result<ExitCode, Error> {
     if args.command.is_empty() {
-        return Err(Error::Usage(format!(
-            "no command given; write it after --, as in: {NAME} exec . -- ls"
+        return Err(Error::usage(format!(
+            "no command given; write it after \"--\", as in: {NAME} exec . -- ls"
         )));
     }
-    let client = Place::load()?.open(args.workspace.as_deref())?;
+    if args.has("tty") {
+        return shell::run(args);
+    }
+    let client = Place::load()?.open(args.workspace())?;
     let (input, input_sink) = pipe()?;
     let (output_source, output) = pipe()?;
     let (error_source, error) = pipe()?;
     let ours = [&input_sink, &output_source, &error_source];
     ours.into_iter().try_for_each(set_nonblocking)?;
     let call = Call::Exec(Exec {
-        argv: args.command,
-        cwd: args.cwd,
+        argv: args.command_texts()?,
+        cwd: args.text("cwd")?,
     });
     let theirs = [input.as_fd(), output.as_fd(), error.as_fd()];
     let mut session = Session::start(client, call, &theirs, &[])?;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::api::client::Client;
 use crate::api::{Applied, Call, ChangeReply, Grant, GrantMode, Revoke};
 use crate::cli;
+use crate::cli::args::{self, Args, Operands, Subcommand};
 use crate::ctl::CLIENT;
-use crate::ctl::args::{self, Args, Operands, Subcommand};
 use crate::ctl::output;
 use crate::ctl::peer::{self, Presence};
 use crate::ctl::place::Place;
@@ -35,8 +35,9 @@ Options:
   -h, --help     print this help and exit
   -V, --version  print the version and exit
 ",
-    options: &["ro", "rw", "file", "persist", "json"],
-    operands: Operands::WorkspaceAndPath,
+    flags: &["ro", "rw", "file", "persist", "json"],
+    values: &[],
+    operands: Operands::Words(2, 2, "a workspace and a path"),
     run: run_grant,
 };
 
@@ -53,8 +54,9 @@ Options:
   -h, --help     print this help and exit
   -V, --version  print the version and exit
 ",
-    options: &["json"],
-    operands: Operands::WorkspaceAndPath,
+    flags: &["json"],
+    values: &[],
+    operands: Operands::Words(2, 2, "a workspace and a path"),
     run: run_revoke,
 };
 
@@ -62,13 +64,11 @@ Options:
 const CHANGE_WAIT: Duration = Duration::from_secs(120);
 
 fn run_grant(args: Args) -> Result<ExitCode, Error> {
-    let excluded = match (args.has("ro"), args.has("rw"), args.has("file")) {
-        (true, true, _) => "--ro and --rw exclude each other",
-        (_, true, true) => "--rw and --file exclude each other: a single file can only be read",
-        _ => "",
-    };
-    if !excluded.is_empty() {
-        return Err(Error::Usage(excluded.to_owned()));
+    args.check_one_of(&["ro", "rw"])?;
+    if args.has("rw") && args.has("file") {
+        return Err(Error::usage(
+            "the options \"--rw\" and \"--file\" exclude each other: a single file can only be read",
+        ));
     }
     let place = Place::load()?;
     let call = Call::Grant(Grant {
@@ -92,15 +92,15 @@ fn run_revoke(args: Args) -> Result<ExitCode, Error> {
 /// For a person, a relative path starts where he is; the control plane would
 /// take it from the workspace.
 fn path_of(args: &Args, place: &Place) -> Result<String, Error> {
-    let given = Path::new(args.path.as_deref().unwrap_or_default());
+    let given = Path::new(args.operand(1).unwrap_or_default());
     let given = workspace::expand_tilde(given, &place.dirs.home);
     let path: PathBuf = std::path::absolute(&given)
         .map_err(|error| Error::io(format!("resolve the path {given:?}"), error))?;
-    args::text(path.into_os_string())
+    args::text(path.as_os_str())
 }
 
 fn change(args: &Args, place: &Place, call: Call) -> Result<ExitCode, Error> {
-    let target = place.target(args.workspace.as_deref())?;
+    let target = place.target(args.workspace())?;
     let socket = &target.names.socket;
     if !matches!(peer::presence(socket)?, Presence::Listening(_)) {
         return Err(target.not_running(false));
@@ -108,7 +108,7 @@ fn change(args: &Args, place: &Place, call: Call) -> Result<ExitCode, Error> {
     let deadline = Instant::now() + CHANGE_WAIT;
     let (mut client, _) = Client::connect_by(socket, CLIENT, false, deadline)?;
     let reply: ChangeReply = peer::ask(&mut client, call, deadline)?;
-    Ok(cli::print(&match args.json {
+    Ok(cli::print(&match args.has("json") {
         true => output::render_json(&reply)?,
         false => render(&reply),
     }))

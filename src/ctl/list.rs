@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::api::client::Client;
 use crate::api::{Call, Egress, EgressOp, EgressReply, Empty, ListReply, MountEntry};
 use crate::cli;
-use crate::ctl::args::{Args, Operands, Subcommand};
+use crate::cli::args::{Args, Subcommand, WORKSPACE};
 use crate::ctl::output::{self, Cell};
 use crate::ctl::peer::{self, Presence};
 use crate::ctl::place::Place;
@@ -27,8 +27,9 @@ Options:
   -h, --help     print this help and exit
   -V, --version  print the version and exit
 ",
-    options: &["json"],
-    operands: Operands::Workspace,
+    flags: &["json"],
+    values: &[],
+    operands: WORKSPACE,
     run,
 };
 
@@ -36,7 +37,7 @@ Options:
 const LIST_WAIT: Duration = Duration::from_secs(60);
 
 fn run(args: Args) -> Result<ExitCode, Error> {
-    let target = Place::load()?.target(args.workspace.as_deref())?;
+    let target = Place::load()?.target(args.workspace())?;
     let socket = &target.names.socket;
     if !matches!(peer::presence(socket)?, Presence::Listening(_)) {
         return Err(target.not_running(false));
@@ -44,7 +45,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     let deadline = Instant::now() + LIST_WAIT;
     let (mut client, _) = Client::connect_by(socket, CLIENT, false, deadline)?;
     let reply: ListReply = peer::ask(&mut client, Call::List(Empty {}), deadline)?;
-    if args.json {
+    if args.has("json") {
         return Ok(cli::print(&output::render_json(&reply)?));
     }
     let rules = match reply.network.as_str() {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::cli;
-use crate::ctl::args::{Args, Operands, Subcommand};
+use crate::cli::args::{Args, Subcommand, WORKSPACE};
 use crate::ctl::output::{Cell, Widths};
 use crate::ctl::place::Place;
 use crate::ctl::tail::{self, Tail};
@@ -24,27 +24,23 @@ ends, newest last, with the time in UTC. The sandbox need not run, nor its
 directory exist. Left out, WORKSPACE is the current directory.
 
 Options:
-      --follow   go on, and show what is added, until interrupted
-      --lines N  begin with the last N entries (default: 50)
+  -f, --follow   go on, and show what is added, until interrupted
+  -n, --lines N  begin with the last N entries (default: 50)
       --json     print the entries as they are, one JSON object a line
   -h, --help     print this help and exit
   -V, --version  print the version and exit
 ",
-    options: &["follow", "lines", "json"],
-    operands: Operands::Workspace,
+    flags: &["follow", "json"],
+    values: &["lines"],
+    operands: WORKSPACE,
     run,
 };
 
 const LINES: usize = 50;
 
 fn run(args: Args) -> Result<ExitCode, Error> {
-    let lines = match &args.lines {
-        None => LINES,
-        Some(text) => text
-            .parse()
-            .map_err(|_| Error::Usage(format!("--lines: {text:?} is not a number")))?,
-    };
-    let target = Place::load()?.target(args.workspace.as_deref())?;
+    let lines = args.number("lines")?.unwrap_or(LINES);
+    let target = Place::load()?.target(args.workspace())?;
     let path = &target.names.journal;
     let places = [path.clone(), journal::older(path)];
     let (first, mut tail) = last_lines(&places, lines)?;
@@ -52,7 +48,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         let what = target.shown;
         return Err(CtlError::NoJournal { what }.into());
     };
-    let mut printer = Printer::new(args.json);
+    let mut printer = Printer::new(args.has("json"));
     let mut goes_on = printer.print(first);
     while args.has("follow") && goes_on {
         goes_on = printer.print(tail.more(&places)?) && tail::is_read();

@@ -1,7 +1,6 @@
 //! umwelt-ctl: what a person sees of the sandboxes and does with them. Each
 //! subcommand is a file; each asks the control plane over its socket.
 
-mod args;
 mod audit;
 mod channel;
 mod config;
@@ -26,14 +25,9 @@ mod tail;
 pub(crate) mod trust;
 mod wt;
 
-use std::ffi::OsString;
 use std::fmt;
-use std::process::ExitCode;
 
-use lexopt::Arg::{Long, Short, Value};
-
-use crate::cli;
-use crate::ctl::args::{Asked, Subcommand};
+use crate::cli::program::Program;
 use crate::ctl::audit::AuditError;
 use crate::ctl::wt::WorktreeError;
 use crate::error::Error;
@@ -43,22 +37,26 @@ pub(crate) const NAME: &str = "umwelt-ctl";
 /// How control planes know this client, in their journals.
 const CLIENT: &str = concat!("umwelt-ctl/", env!("CARGO_PKG_VERSION"));
 
-const SUBCOMMANDS: &[&Subcommand] = &[
-    &status::SUBCOMMAND,
-    &stop::SUBCOMMAND,
-    &exec::SUBCOMMAND,
-    &shell::SUBCOMMAND,
-    &list::SUBCOMMAND,
-    &config::SUBCOMMAND,
-    &plan::SUBCOMMAND,
-    &grant::SUBCOMMAND,
-    &grant::REVOKE,
-    &trust::SUBCOMMAND,
-    &egress::SUBCOMMAND,
-    &log::SUBCOMMAND,
-    &audit::SUBCOMMAND,
-    &wt::SUBCOMMAND,
-];
+pub(crate) const PROGRAM: Program = Program {
+    name: NAME,
+    help: HELP,
+    subcommands: &[
+        &status::SUBCOMMAND,
+        &stop::SUBCOMMAND,
+        &exec::SUBCOMMAND,
+        &shell::SUBCOMMAND,
+        &list::SUBCOMMAND,
+        &config::SUBCOMMAND,
+        &plan::SUBCOMMAND,
+        &grant::SUBCOMMAND,
+        &grant::REVOKE,
+        &trust::SUBCOMMAND,
+        &egress::SUBCOMMAND,
+        &log::SUBCOMMAND,
+        &audit::SUBCOMMAND,
+        &wt::SUBCOMMAND,
+    ],
+};
 
 const HELP: &str = "\
 Usage: umwelt-ctl SUBCOMMAND [OPTION…] [WORKSPACE] [-- CMD [ARG…]]
@@ -95,65 +93,6 @@ Exit status: 0 done, 1 failed, 2 wrong usage, configuration or workspace, 3 no
 cgroup delegation. exec and shell pass on that of their command, 128 + N where
 signal N ended it.
 ";
-
-pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
-    cli::start_log(NAME);
-    let mut parser = lexopt::Parser::from_args(args);
-    let name = match parser.next()? {
-        Some(Value(word)) if word == "help" => return help(parser.raw_args()?.collect()),
-        Some(Short('h') | Long("help")) => return Ok(cli::print(HELP)),
-        Some(Short('V') | Long("version")) => return Ok(cli::version(NAME)),
-        Some(Long(name)) => return Err(unknown("option", &format!("--{name}"))),
-        Some(Short(letter)) => return Err(unknown("option", &format!("-{letter}"))),
-        Some(Value(name)) => name.to_string_lossy().into_owned(),
-        None => {
-            return Err(Error::Usage(format!(
-                "no subcommand given; valid are: {}",
-                subcommand_names()
-            )));
-        }
-    };
-    let subcommand = subcommand(&name)?;
-    match subcommand.parse(parser.raw_args()?.collect())? {
-        Asked::Help => Ok(cli::print(subcommand.help)),
-        Asked::Version => Ok(cli::version(NAME)),
-        Asked::Run(args) => (subcommand.run)(*args),
-    }
-}
-
-/// `umwelt-ctl help [SUBCOMMAND]`, as people try it.
-fn help(words: Vec<OsString>) -> Result<ExitCode, Error> {
-    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    match words
-        .iter()
-        .map(AsRef::as_ref)
-        .collect::<Vec<_>>()
-        .as_slice()
-    {
-        [] | ["help" | "-h" | "--help"] => Ok(cli::print(HELP)),
-        ["-V" | "--version"] => Ok(cli::version(NAME)),
-        [name] => Ok(cli::print(subcommand(name)?.help)),
-        _ => Err(Error::Usage("\"help\" takes one subcommand".to_owned())),
-    }
-}
-
-fn subcommand(name: &str) -> Result<&'static Subcommand, Error> {
-    let known = SUBCOMMANDS.iter().find(|known| known.name == name);
-    known.copied().ok_or_else(|| unknown("subcommand", name))
-}
-
-fn unknown(what: &str, word: &str) -> Error {
-    let valid = match what {
-        "option" => "--help, --version".to_owned(),
-        _ => subcommand_names(),
-    };
-    Error::Usage(format!("unknown {what} {word:?}; valid are: {valid}"))
-}
-
-fn subcommand_names() -> String {
-    let names: Vec<&str> = SUBCOMMANDS.iter().map(|known| known.name).collect();
-    names.join(", ")
-}
 
 /// What goes wrong on this side of the socket.
 #[derive(Debug)]
@@ -295,25 +234,5 @@ impl std::error::Error for CtlError {}
 impl From<WorktreeError> for Error {
     fn from(error: WorktreeError) -> Error {
         Error::Ctl(CtlError::Worktree(error))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_subcommand_and_option_stands_in_its_help() {
-        for subcommand in SUBCOMMANDS {
-            assert!(HELP.contains(&format!("\n  {} ", subcommand.name)));
-            for option in subcommand.options.iter().chain(&["help", "version"]) {
-                let option = format!("--{option}");
-                assert!(
-                    subcommand.help.contains(&option),
-                    "{} {option}",
-                    subcommand.name
-                );
-            }
-        }
     }
 }

@@ -50,7 +50,7 @@ impl Place {
         }
     }
 
-    fn target_of(&self, sid: SessionId, shown: String) -> Target {
+    pub(super) fn target_of(&self, sid: SessionId, shown: String) -> Target {
         Target {
             names: Names::new(&self.prefix, &sid, &self.dirs),
             sid,

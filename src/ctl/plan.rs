@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::cli;
-use crate::ctl::args::{Args, Operands, Subcommand};
+use crate::cli::args::{Args, Subcommand, WORKSPACE};
 use crate::ctl::egress::render as rules;
 use crate::ctl::place::{self, Place};
 use crate::ctl::trust::path_of;
-use crate::ctl::{list, output};
+use crate::ctl::{NAME, list, output};
 use crate::error::Error;
 use crate::run::planned::{self, Planned};
 use crate::text::{printable, shell_word};
@@ -20,7 +20,8 @@ Usage: umwelt-ctl plan [--json] [WORKSPACE]
 
 Shows what the next start of a sandbox would make, and makes nothing: mounts
 with the layer that asks for each, caps, the rules of the network, and the call
-of podman. What would refuse the start is the error here too. podman is not
+of podman. What would refuse the start is the error here too; where the host
+lacks something, all of that is named, and the rest is shown. podman is not
 asked, so it may still lack the image. Left out, WORKSPACE is the current
 directory.
 
@@ -35,30 +36,41 @@ Options:
 
 Exit status: as that of umwelt-run.
 ",
-    options: &["json"],
-    operands: Operands::Workspace,
+    flags: &["json"],
+    values: &[],
+    operands: WORKSPACE,
     run,
 };
 
 fn run(args: Args) -> Result<ExitCode, Error> {
     // A session id is none to a start; everything else is understood there.
-    let workspace = match args.workspace.as_deref() {
+    let workspace = match args.workspace() {
         Some(word) if place::as_sid(Some(word)).is_some() => {
             let place = Place::load()?;
             Some(path_of(&place, &place.target(Some(word))?)?)
         }
         word => word.map(PathBuf::from),
     };
-    let planned = planned::plan(workspace.as_deref())?;
-    Ok(cli::print(&match args.json {
+    let (planned, missing) = planned::plan(workspace.as_deref())?;
+    let printed = cli::print(&match args.has("json") {
         true => output::render_json(&planned)?,
         false => render(&planned),
-    }))
+    });
+    // As a start would end.
+    let codes: Vec<ExitCode> = missing
+        .iter()
+        .map(|error| cli::report(NAME, error))
+        .collect();
+    Ok(codes.into_iter().next().unwrap_or(printed))
 }
 
 fn render(planned: &Planned) -> String {
     let mut out = list::render(&planned.list, None);
     out.push_str(&rules::tables(&planned.rules, &planned.hosts));
+    if !planned.missing.is_empty() {
+        out.push_str("\nThe call of podman is left out: this host lacks what a start needs.\n");
+        return out;
+    }
     // One option a line, as a shell reads it.
     let words = planned.argv.iter();
     let words: Vec<_> = words.map(|word| shell_word(&printable(word))).collect();
@@ -79,14 +91,19 @@ mod tests {
             "timeout_default_s": 1, "timeout_max_s": 2, "notices": ["a\nb"],
             "rules": [{"kind": "https", "host": "a.example.org", "port": 443, "inspect": true,
                 "private": false, "source": "base"}],
-            "hosts": [],
+            "hosts": [], "missing": [],
         });
-        let out = render(&serde_json::from_value(planned).unwrap());
+        let mut planned: Planned = serde_json::from_value(planned).unwrap();
+        let out = render(&planned);
         assert!(out.starts_with("workspace  /a b\n"), "{out}");
         assert!(out.contains("note: a\\nb\n"), "{out}");
         assert!(out.contains("https  a.example.org"), "{out}");
         let call =
             "podman \\\n    run \\\n    '--label=umwelt.workspace=/a b' \\\n    umwelt:latest\n";
         assert!(out.ends_with(call), "{out}");
+        planned.missing.push("x".to_owned());
+        let out = render(&planned);
+        assert!(out.ends_with("what a start needs.\n"), "{out}");
+        assert!(out.contains("https  a.example.org"), "{out}");
     }
 }

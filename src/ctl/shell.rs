@@ -8,8 +8,8 @@ use rustix::termios::Winsize;
 use signal_hook::consts::{SIGCONT, SIGWINCH};
 
 use crate::api::{Call, Terminal};
+use crate::cli::args::{Args, Operands, Subcommand};
 use crate::ctl::CtlError;
-use crate::ctl::args::{Args, Operands, Subcommand};
 use crate::ctl::channel::{Channel, End};
 use crate::ctl::place::Place;
 use crate::ctl::session::{Ending, News, Session};
@@ -33,7 +33,8 @@ Options:
 Exit status: that of the shell or of CMD, 128 + N where signal N ended it, 1
 where it could not be run or was lost, 2 for wrong usage.
 ",
-    options: &["cwd"],
+    flags: &[],
+    values: &["cwd"],
     operands: Operands::WorkspaceAndCommand,
     run,
 };
@@ -42,16 +43,17 @@ where it could not be run or was lost, 2 for wrong usage.
 const PTMX: (u32, u32) = (5, 2);
 const MAX_TERM: usize = 64;
 
-fn run(args: Args) -> Result<ExitCode, Error> {
+/// `exec --tty` as well.
+pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
     let stdin = rustix::stdio::stdin();
     if !rustix::termios::isatty(stdin) {
         return Err(CtlError::NotATerminal.into());
     }
-    let client = Place::load()?.open(args.workspace.as_deref())?;
+    let client = Place::load()?.open(args.workspace())?;
     let size = size_of(stdin);
     let call = Call::Terminal(Terminal {
-        argv: args.command,
-        cwd: args.cwd,
+        argv: args.command_texts()?,
+        cwd: args.text("cwd")?,
         rows: size.ws_row,
         cols: size.ws_col,
         term: term(std::env::var("TERM").ok()),

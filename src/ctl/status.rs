@@ -8,11 +8,11 @@ use serde::Serialize;
 
 use crate::api::{ApiError, EgressStatus, State, StatusReply};
 use crate::cli;
-use crate::ctl::args::{Args, Operands, Subcommand};
+use crate::cli::args::{Args, Operands, Subcommand};
 use crate::ctl::leftover;
 use crate::ctl::output::{self, Cell, Colour, Widths};
 use crate::ctl::peer::{self, Presence};
-use crate::ctl::place::Place;
+use crate::ctl::place::{Place, Target};
 use crate::error::Error;
 use crate::run::lock;
 use crate::trust;
@@ -37,7 +37,8 @@ Options:
   -h, --help     print this help and exit
   -V, --version  print the version and exit
 ",
-    options: &["json"],
+    flags: &["json"],
+    values: &[],
     operands: Operands::None,
     run,
 };
@@ -64,7 +65,7 @@ enum Condition {
 fn run(args: Args) -> Result<ExitCode, Error> {
     let place = Place::load()?;
     let mut sandboxes = with_sockets(&place)?;
-    if args.json {
+    if args.has("json") {
         add_leftovers(&place, &mut sandboxes)?;
         let rows: Vec<Row<'_>> = sandboxes.values().map(Row::from).collect();
         return Ok(cli::print(&output::render_json(&rows)?));
@@ -85,6 +86,21 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         (_, []) => String::new(),
         (_, others) => table.render(others),
     }))
+}
+
+/// Each sandbox that has a socket; with `leftovers` also those that podman alone
+/// knows of.
+pub(super) fn targets(place: &Place, leftovers: bool) -> Result<Vec<Target>, Error> {
+    let mut sandboxes = with_sockets(place)?;
+    if leftovers {
+        add_leftovers(place, &mut sandboxes)?;
+    }
+    let target = |sandbox: Sandbox| {
+        let known = sandbox.workspace().map(str::to_owned);
+        let shown = known.unwrap_or_else(|| sandbox.sid.to_string());
+        place.target_of(sandbox.sid, shown)
+    };
+    Ok(sandboxes.into_values().map(target).collect())
 }
 
 /// By session id.

@@ -11,11 +11,11 @@ use serde_json::Value;
 use crate::api::client::Client;
 use crate::api::{Call, Empty, ErrorKind};
 use crate::cli;
-use crate::ctl::args::{Args, Operands, Subcommand};
+use crate::cli::args::{Args, Subcommand, WORKSPACE};
 use crate::ctl::leftover::{self, Container, Network};
 use crate::ctl::peer::{self, Peer, Presence};
 use crate::ctl::place::{Place, Target};
-use crate::ctl::{CLIENT, CtlError, NAME};
+use crate::ctl::{CLIENT, CtlError, NAME, status};
 use crate::error::Error;
 use crate::sys::lock;
 use crate::text;
@@ -23,21 +23,24 @@ use crate::text;
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "stop",
     help: "\
-Usage: umwelt-ctl stop [--hard] [WORKSPACE]
+Usage: umwelt-ctl stop [--hard] [--all | WORKSPACE]
 
 Ends a sandbox and all that runs in it, and waits until it is gone: up to 60
 seconds while its control plane still answers. Left out, WORKSPACE is the
 current directory; it may be a directory that is gone.
 
 Options:
+      --all      end each sandbox of the user that runs, one after the other;
+                 with --hard those that are dead, too
       --hard     kill a control plane that does not answer within 2 seconds or
                  end within 10, and remove the containers, the networks and the
                  socket that a dead one has left
   -h, --help     print this help and exit
   -V, --version  print the version and exit
 ",
-    options: &["hard"],
-    operands: Operands::Workspace,
+    flags: &["hard", "all"],
+    values: &[],
+    operands: WORKSPACE,
     run,
 };
 
@@ -74,13 +77,55 @@ const LOCK_WAIT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
 
 fn run(args: Args) -> Result<ExitCode, Error> {
-    let place = Place::load()?;
-    let target = place.target(args.workspace.as_deref())?;
+    let hard = args.has("hard");
+    match (args.workspace(), args.has("all")) {
+        (Some(word), true) => Err(Error::usage(format!(
+            "the option \"--all\" goes without a workspace: {word:?}"
+        ))),
+        (None, true) => stop_all(&Place::load()?, hard),
+        (given, false) => {
+            let place = Place::load()?;
+            Ok(cli::print(&stop(&place, &place.target(given)?, hard)?))
+        }
+    }
+}
+
+/// What goes wrong with one sandbox keeps none of the others.
+fn stop_all(place: &Place, hard: bool) -> Result<ExitCode, Error> {
+    let (mut code, mut is_any) = (ExitCode::SUCCESS, false);
+    for target in status::targets(place, hard)? {
+        match stop(place, &target, hard) {
+            Ok(done) => {
+                is_any = true;
+                cli::print(&done);
+            }
+            Err(Error::Ctl(CtlError::NotRunning {
+                leftovers: true,
+                what,
+            })) => {
+                let what = text::printable(&what);
+                let line = format!(
+                    "{NAME}: note: the sandbox of {what} is dead; remove what it left with: {NAME} stop --hard --all\n"
+                );
+                cli::write_stderr(line.as_bytes());
+            }
+            // It has ended by itself meanwhile.
+            Err(Error::Ctl(CtlError::NotRunning { .. })) => {}
+            Err(error) => code = cli::report(NAME, &error),
+        }
+    }
+    if !is_any && code == ExitCode::SUCCESS {
+        cli::print("no sandboxes to stop\n");
+    }
+    Ok(code)
+}
+
+fn stop(place: &Place, target: &Target, hard: bool) -> Result<String, Error> {
     let stop = Stop {
-        target: &target,
+        target,
         prefix: &place.prefix,
     };
-    let done = match (peer::presence(&target.names.socket)?, args.hard) {
+    let done = match (peer::presence(&target.names.socket)?, hard) {
         (Presence::Listening(peer), false) => stop.gracefully(peer.as_ref(), WAIT)?,
         (Presence::Listening(peer), true) => stop.by_force(peer.as_ref())?,
         (Presence::Dead | Presence::Absent, true) => stop.clear()?,
@@ -91,7 +136,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
             return Err(target.not_running(is_left));
         }
     };
-    Ok(cli::print(&done))
+    Ok(done)
 }
 
 struct Stop<'a> {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use rustix::termios::QueueSelector;
 
 use crate::cli;
-use crate::ctl::args::{Args, Operands, Subcommand};
+use crate::cli::args::{Args, Subcommand, WORKSPACE};
 use crate::ctl::peer::{self, Presence};
 use crate::ctl::place::{Place, Target};
 use crate::ctl::trust::consequences::Consequences;
@@ -32,7 +32,7 @@ counts. Left out, WORKSPACE is the current directory.
 
 Options:
       --diff     show it and do not ask; exit with 1 if it is not accepted
-      --yes      accept it without a question
+  -y, --yes      accept it without a question
       --revoke   forget what was accepted: nothing in the file counts any more
   -h, --help     print this help and exit
   -V, --version  print the version and exit
@@ -40,8 +40,9 @@ Options:
 Exit status: 0 all of the file counts, or it asks for nothing; 1 it does not
 count; 2 wrong usage, or a file that cannot be accepted.
 ",
-    options: &["diff", "yes", "revoke"],
-    operands: Operands::Workspace,
+    flags: &["diff", "yes", "revoke"],
+    values: &[],
+    operands: WORKSPACE,
     run,
 };
 
@@ -56,7 +57,7 @@ enum Way {
 fn run(args: Args) -> Result<ExitCode, Error> {
     let way = way(&args)?;
     let place = Place::load()?;
-    let target = place.target(args.workspace.as_deref())?;
+    let target = place.target(args.workspace())?;
     let path = path_of(&place, &target)?;
     let shown = path.to_str().unwrap_or_default();
     let trust = WorkspaceTrust::of_path(shown, &target.sid, &place.dirs);
@@ -101,20 +102,14 @@ fn run(args: Args) -> Result<ExitCode, Error> {
 }
 
 fn way(args: &Args) -> Result<Way, Error> {
-    let given = args.flags.iter().map(|flag| match *flag {
-        "diff" => Way::Diff,
-        "yes" => Way::Yes,
-        _ => Way::Revoke,
-    });
-    let mut given: Vec<_> = given.collect();
-    given.dedup();
-    match given.as_slice() {
-        [] => Ok(Way::Ask),
-        [way] => Ok(*way),
-        _ => Err(Error::Usage(
-            "--diff, --yes and --revoke exclude each other".to_owned(),
-        )),
-    }
+    args.check_one_of(&["diff", "yes", "revoke"])?;
+    let ways = [
+        ("diff", Way::Diff),
+        ("yes", Way::Yes),
+        ("revoke", Way::Revoke),
+    ];
+    let given = ways.into_iter().find(|(flag, _)| args.has(flag));
+    Ok(given.map_or(Way::Ask, |(_, way)| way))
 }
 
 /// The directory of a session id is known where it runs, or by its record.
@@ -196,7 +191,12 @@ fn host_access(seen: &Comparison) -> String {
 fn meaning(seen: &Comparison, more: &Consequences) -> String {
     let mut out = String::new();
     for change in &seen.changes {
-        let mark = if change.widens { '+' } else { '-' };
+        let mark = match (change.widens, change.is_unnamed) {
+            // Which hosts these are stands not in the file.
+            (true, true) => '!',
+            (true, false) => '+',
+            (false, _) => '-',
+        };
         out.push_str(&format!("  {mark} {}\n", change.text));
     }
     if seen.changes.is_empty() {

@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use crate::cli::usage;
 use crate::error::Error;
+use crate::gateway::NAME;
 use crate::gateway::audit::Rotation;
 
 pub(crate) const HELP: &str = "\
@@ -88,38 +90,59 @@ struct Given {
 }
 
 pub(crate) fn parse(args: Vec<OsString>) -> Result<Asked, Error> {
+    use lexopt::Arg::{Long, Short};
     use lexopt::ValueExt;
     let mut given = Given::default();
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next()? {
         match arg {
-            lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return Ok(Asked::Help),
-            lexopt::Arg::Short('V') | lexopt::Arg::Long("version") => return Ok(Asked::Version),
-            lexopt::Arg::Long("policy") => given.policy = Some(parser.value()?.into()),
-            lexopt::Arg::Long("ca-cert") => given.ca_cert = Some(parser.value()?.into()),
-            lexopt::Arg::Long("ca-key") => given.ca_key = Some(parser.value()?.into()),
-            lexopt::Arg::Long("roots") => given.roots = Some(parser.value()?.into()),
-            lexopt::Arg::Long("audit") => given.audit = Some(parser.value()?.into()),
-            lexopt::Arg::Long("listen") => given.listen = Some(parser.value()?.parse()?),
-            lexopt::Arg::Long("proxy-port") => given.proxy_port = Some(parser.value()?.parse()?),
-            lexopt::Arg::Long("socks-port") => given.socks_port = Some(parser.value()?.parse()?),
-            lexopt::Arg::Long("dns-port") => given.dns_port = Some(parser.value()?.parse()?),
-            lexopt::Arg::Long("resolver") => {
-                given
-                    .resolvers
-                    .push(parser.value()?.parse_with(parse_resolver)?);
+            Short('h') | Long("help") => return Ok(Asked::Help),
+            Short('V') | Long("version") => return Ok(Asked::Version),
+            Long("policy") => given.policy = Some(parser.value()?.into()),
+            Long("ca-cert") => given.ca_cert = Some(parser.value()?.into()),
+            Long("ca-key") => given.ca_key = Some(parser.value()?.into()),
+            Long("roots") => given.roots = Some(parser.value()?.into()),
+            Long("audit") => given.audit = Some(parser.value()?.into()),
+            Long("listen") => given.listen = parsed("listen", &mut parser)?,
+            Long("proxy-port") => given.proxy_port = parsed("proxy-port", &mut parser)?,
+            Long("socks-port") => given.socks_port = parsed("socks-port", &mut parser)?,
+            Long("dns-port") => given.dns_port = parsed("dns-port", &mut parser)?,
+            Long("resolver") => {
+                let text = parser.value()?.string()?;
+                let address = parse_resolver(&text);
+                let address = address.map_err(|error| not_understood("resolver", &text, &error))?;
+                given.resolvers.push(address);
             }
-            lexopt::Arg::Long("supervised") => given.supervised = true,
-            lexopt::Arg::Long("workspace") => given.workspace = Some(parser.value()?.string()?),
-            lexopt::Arg::Long("threads") => given.threads = Some(parser.value()?.parse()?),
-            lexopt::Arg::Long("audit-size") => given.audit_size = Some(parser.value()?.parse()?),
-            lexopt::Arg::Long("audit-keep") => given.audit_keep = Some(parser.value()?.parse()?),
-            other => return Err(other.unexpected().into()),
+            Long("supervised") => given.supervised = true,
+            Long("workspace") => given.workspace = Some(parser.value()?.string()?),
+            Long("threads") => given.threads = parsed("threads", &mut parser)?,
+            Long("audit-size") => given.audit_size = parsed("audit-size", &mut parser)?,
+            Long("audit-keep") => given.audit_keep = parsed("audit-keep", &mut parser)?,
+            other => return Err(usage::unexpected(&other, NAME, HELP)),
         }
     }
     given
         .complete()
         .map(|options| Asked::Serve(Box::new(options)))
+}
+
+fn parsed<T>(option: &str, parser: &mut lexopt::Parser) -> Result<Option<T>, Error>
+where
+    T: std::str::FromStr,
+    T::Err: std::fmt::Display,
+{
+    use lexopt::ValueExt;
+    let text = parser.value()?.string()?;
+    let value = text.parse();
+    value
+        .map(Some)
+        .map_err(|error| not_understood(option, &text, &error))
+}
+
+fn not_understood(option: &str, text: &str, why: &dyn std::fmt::Display) -> Error {
+    Error::usage(format!(
+        "the option \"--{option}\" cannot be {text:?}: {why}"
+    ))
 }
 
 fn parse_resolver(text: &str) -> Result<SocketAddr, std::net::AddrParseError> {
@@ -136,16 +159,16 @@ impl Given {
             None => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
         };
         Ok(Options {
-            policy: require(self.policy, "policy")?,
-            ca_cert: require(self.ca_cert, "ca-cert")?,
-            ca_key: require(self.ca_key, "ca-key")?,
-            roots: require(self.roots, "roots")?,
-            audit: require(self.audit, "audit")?,
+            policy: usage::required("policy", self.policy)?,
+            ca_cert: usage::required("ca-cert", self.ca_cert)?,
+            ca_key: usage::required("ca-key", self.ca_key)?,
+            roots: usage::required("roots", self.roots)?,
+            audit: usage::required("audit", self.audit)?,
             rotation: Rotation {
                 size: self.audit_size.unwrap_or(16 << 20),
                 keep: self.audit_keep.unwrap_or(3),
             },
-            listen: require(self.listen, "listen").and_then(one_interface)?,
+            listen: usage::required("listen", self.listen).and_then(one_interface)?,
             proxy_port: self.proxy_port.unwrap_or(3128),
             socks_port: self.socks_port.unwrap_or(1080),
             dns_port: self.dns_port.unwrap_or(53),
@@ -160,15 +183,11 @@ impl Given {
 /// A proxy that listens everywhere serves whoever shares any network with it.
 fn one_interface(address: IpAddr) -> Result<IpAddr, Error> {
     match address.is_unspecified() || address.is_multicast() {
-        true => Err(Error::Usage(format!(
-            "--listen {address} is not the address of one interface"
+        true => Err(Error::usage(format!(
+            "the option \"--listen\" needs the address of one interface, not \"{address}\""
         ))),
         false => Ok(address),
     }
-}
-
-fn require<T>(value: Option<T>, name: &str) -> Result<T, Error> {
-    value.ok_or_else(|| Error::Usage(format!("missing option \"--{name}\"")))
 }
 
 #[cfg(test)]

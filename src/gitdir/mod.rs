@@ -7,7 +7,7 @@ mod directory;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, OFlags};
@@ -60,6 +60,10 @@ fn read_file(file: File, path: &Path, most: u64) -> Result<Vec<u8>, String> {
 pub(crate) fn read_pointer(path: &Path, prefix: &str) -> Result<PathBuf, String> {
     let failed = |error| format!("{path:?}: {error}");
     let fd = open::absolute(path, OFlags::RDONLY).map_err(failed)?;
+    read_pointer_of(fd, path, prefix)
+}
+
+fn read_pointer_of(fd: OwnedFd, path: &Path, prefix: &str) -> Result<PathBuf, String> {
     check_ours(&fd, path, FileType::RegularFile)?;
     pointer(&read_file(fd.into(), path, MAX_POINTER)?, path, prefix)
 }
@@ -85,11 +89,12 @@ pub(crate) struct Linked {
     pub(crate) admin: Directory,
 }
 
-/// For the worktree at `top`, where both sides name each other.
-pub(crate) fn linked(top: &Path) -> Result<Linked, String> {
+/// For the worktree that is held as `dir`, where both sides name each other.
+pub(crate) fn linked(dir: impl AsFd, top: &Path) -> Result<Linked, String> {
     let dot_git = top.join(".git");
-    let admin = read_pointer(&dot_git, "gitdir: ")?;
-    linked_by(&admin, &dot_git)
+    let fd = open::beneath(dir, ".git", OFlags::RDONLY);
+    let fd = fd.map_err(|error| format!("{dot_git:?}: {error}"))?;
+    linked_by(&read_pointer_of(fd, &dot_git, "gitdir: ")?, &dot_git)
 }
 
 /// What is at `admin`, if it belongs to this `.git` file.

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 use signal_hook::consts::SIGCHLD;
 
-use crate::cli;
+use crate::cli::{self, usage};
 use crate::error::Error;
 use crate::nft::probe::Attempt;
 use crate::sys;
@@ -68,7 +68,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         Some(lexopt::Arg::Long("check-egress")) => crate::egress::prober::main(),
         Some(lexopt::Arg::Short('h') | lexopt::Arg::Long("help")) => Ok(cli::print(HELP)),
         Some(lexopt::Arg::Short('V') | lexopt::Arg::Long("version")) => Ok(cli::version(NAME)),
-        Some(other) => Err(other.unexpected().into()),
+        Some(other) => Err(usage::unexpected(&other, NAME, HELP)),
     }
 }
 

@@ -3,8 +3,8 @@
 
 use std::process::ExitCode;
 
+use crate::cli::args::{Action, Args, Operands, Subcommand};
 use crate::error::Error;
-use crate::install::args::{Args, Subcommand};
 use crate::install::layout::Layout;
 use crate::install::setup::Held;
 use crate::install::{egress, files, refuse_root, say};
@@ -24,17 +24,15 @@ Options:
 ",
     flags: &[],
     values: &[],
-    operand: Some("one word: rotate"),
+    operands: Operands::Actions(&[Action {
+        name: "rotate",
+        options: &[],
+        operands: (0, 0, ""),
+    }]),
     run,
 };
 
-fn run(args: Args) -> Result<ExitCode, Error> {
-    if args.operand.as_deref() != Some("rotate") {
-        let word = args.operand.unwrap_or_default();
-        return Err(Error::Usage(format!(
-            "\"ca\" takes one word: rotate, not {word:?}"
-        )));
-    }
+fn run(_: Args) -> Result<ExitCode, Error> {
     refuse_root()?;
     let mut held = Held::take(Layout::load()?)?;
     let made = files::make_dir(&held.layout.egress, 0o700)?;

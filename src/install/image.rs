@@ -6,13 +6,13 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+use crate::cli::args::{Args, Operands, Subcommand};
 use crate::config::Config;
 use crate::error::Error;
-use crate::install::args::{Args, Subcommand};
 use crate::install::layout::Layout;
 use crate::install::record::{Record, SandboxImage};
 use crate::install::setup::Held;
-use crate::install::{InstallError, call, files, refuse_root, say};
+use crate::install::{InstallError, call, files, path_of, refuse_root, say};
 use crate::podman;
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
@@ -35,7 +35,7 @@ Options:
 ",
     flags: &["with-build", "from-packages"],
     values: &["packages", "from"],
-    operand: None,
+    operands: Operands::None,
     run,
 };
 
@@ -88,7 +88,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     refuse_root()?;
     let layout = Layout::load()?;
     let home = &layout.dirs.home;
-    let packages = match args.path("packages", home)? {
+    let packages = match path_of(&args, "packages", home)? {
         Some(path) => read_packages(&path)?,
         None => Vec::new(),
     };
@@ -96,12 +96,12 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         with_build: args.has("with-build"),
         packages,
         from_packages: args.has("from-packages"),
-        from: args.path("from", home)?,
+        from: path_of(&args, "from", home)?,
     };
     let builds = wish.with_build || wish.from_packages || !wish.packages.is_empty();
     if builds && wish.from.is_some() {
         let message = "--from imports what is there, and goes with no other option";
-        return Err(Error::Usage(message.to_owned()));
+        return Err(Error::usage(message.to_owned()));
     }
     let mut held = Held::take(layout)?;
     build(&held.layout, &mut held.record, &wish)?;

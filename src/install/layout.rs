@@ -35,7 +35,7 @@ impl Layout {
     pub(super) fn with_bin(self, bin: PathBuf) -> Result<Layout, Error> {
         match bin.is_absolute() {
             true => Ok(Layout { bin, ..self }),
-            false => Err(Error::Usage(format!(
+            false => Err(Error::usage(format!(
                 "--prefix-bin needs an absolute path, not {bin:?}"
             ))),
         }
@@ -92,7 +92,7 @@ pub(super) fn meant(named: &Path, home: &Path) -> Result<PathBuf, Error> {
     let first = named.components().next().unwrap_or(Component::CurDir);
     let first = first.as_os_str().as_encoded_bytes();
     if first.len() > 1 && first.starts_with(b"~") {
-        return Err(Error::Usage(format!(
+        return Err(Error::usage(format!(
             "{named:?}: of another user's home the whole path is needed; a file of this name is ./{}",
             named.display()
         )));

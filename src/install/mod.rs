@@ -1,7 +1,6 @@
 //! umwelt-install: puts umwelt in place for one user, and takes it away again.
 //! Each subcommand is a file. Nothing here needs, or asks for, privileges.
 
-mod args;
 mod ca;
 mod call;
 mod client;
@@ -26,28 +25,29 @@ mod unit;
 
 pub(crate) use error::InstallError;
 
-use std::ffi::OsString;
-use std::path::PathBuf;
-use std::process::ExitCode;
-
-use lexopt::Arg::{Long, Short, Value};
+use std::path::{Path, PathBuf};
 
 use crate::cli;
+use crate::cli::args::Args;
+use crate::cli::program::Program;
 use crate::error::Error;
-use crate::install::args::{Asked, Subcommand};
 use crate::text;
 
 pub(crate) const NAME: &str = "umwelt-install";
 
-const SUBCOMMANDS: &[&Subcommand] = &[
-    &setup::SUBCOMMAND,
-    &status::SUBCOMMAND,
-    &remove::SUBCOMMAND,
-    &image::SUBCOMMAND,
-    &ca::SUBCOMMAND,
-    &client::SUBCOMMAND,
-    &doctor::SUBCOMMAND,
-];
+pub(crate) const PROGRAM: Program = Program {
+    name: NAME,
+    help: HELP,
+    subcommands: &[
+        &setup::SUBCOMMAND,
+        &status::SUBCOMMAND,
+        &remove::SUBCOMMAND,
+        &image::SUBCOMMAND,
+        &ca::SUBCOMMAND,
+        &client::SUBCOMMAND,
+        &doctor::SUBCOMMAND,
+    ],
+};
 
 const HELP: &str = "\
 Usage: umwelt-install SUBCOMMAND [OPTION…]
@@ -72,74 +72,18 @@ Options:
 Exit status: 0 done, 1 failed, or something is missing, 2 wrong usage.
 ";
 
-pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
-    cli::start_log(NAME);
-    let mut parser = lexopt::Parser::from_args(args);
-    let name = match parser.next()? {
-        Some(Short('h') | Long("help")) => return Ok(cli::print(HELP)),
-        Some(Short('V') | Long("version")) => return Ok(cli::version(NAME)),
-        Some(Long(name)) => return Err(unknown("option", &format!("--{name}"))),
-        Some(Short(letter)) => return Err(unknown("option", &format!("-{letter}"))),
-        Some(Value(name)) => name.to_string_lossy().into_owned(),
-        None => {
-            return Err(Error::Usage(format!(
-                "no subcommand given; valid are: {}",
-                subcommand_names()
-            )));
-        }
-    };
-    if name == "help" {
-        return help(parser);
-    }
-    let subcommand = find(&name)?;
-    match subcommand.parse(parser.raw_args()?.collect())? {
-        Asked::Help => Ok(cli::print(subcommand.help)),
-        Asked::Version => Ok(cli::version(NAME)),
-        Asked::Run(args) => (subcommand.run)(args),
-    }
-}
-
-/// `help` and `help SUBCOMMAND`, as with `--help`.
-fn help(mut parser: lexopt::Parser) -> Result<ExitCode, Error> {
-    match parser.next()? {
-        None | Some(Short('h') | Long("help")) => Ok(cli::print(HELP)),
-        Some(Value(name)) => match parser.next()? {
-            None => Ok(cli::print(find(&name.to_string_lossy())?.help)),
-            Some(_) => Err(Error::Usage("\"help\" takes one subcommand".to_owned())),
-        },
-        Some(other) => Err(other.unexpected().into()),
-    }
-}
-
-fn find(name: &str) -> Result<&'static Subcommand, Error> {
-    let subcommands = SUBCOMMANDS.iter();
-    let mut found = subcommands.filter(|subcommand| subcommand.name == name);
-    found
-        .next()
-        .copied()
-        .ok_or_else(|| unknown("subcommand", name))
-}
-
-fn unknown(what: &str, word: &str) -> Error {
-    let valid = match what {
-        "option" => "--help, --version".to_owned(),
-        _ => subcommand_names(),
-    };
-    Error::Usage(format!("unknown {what} {word:?}; valid are: {valid}"))
-}
-
-fn subcommand_names() -> String {
-    let names = SUBCOMMANDS.iter().map(|known| known.name);
-    let names: Vec<&str> = names.chain(["help"]).collect();
-    names.join(", ")
-}
-
 /// Everything here belongs to a user, and to rootless podman.
 fn refuse_root() -> Result<(), InstallError> {
     match rustix::process::geteuid().is_root() {
         true => Err(InstallError::Root),
         false => Ok(()),
     }
+}
+
+/// A value that is a path, `~/` being `home`.
+fn path_of(args: &Args, option: &str, home: &Path) -> Result<Option<PathBuf>, Error> {
+    let value = args.value(option).map(Path::new);
+    value.map(|value| layout::meant(value, home)).transpose()
 }
 
 /// Tells what a step has done, on one line.
@@ -152,26 +96,5 @@ fn say_foreign(paths: &[PathBuf]) {
     for path in paths {
         let path = path.display();
         say("", &format!("left alone, as it is not of umwelt: {path}"));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_subcommand_and_option_stands_in_its_help() {
-        for subcommand in SUBCOMMANDS {
-            assert!(HELP.contains(&format!("\n  {} ", subcommand.name)));
-            let options = subcommand.flags.iter().chain(subcommand.values);
-            for option in options.chain(&["help", "version"]) {
-                let option = format!("--{option}");
-                assert!(
-                    subcommand.help.contains(&option),
-                    "{} {option}",
-                    subcommand.name
-                );
-            }
-        }
     }
 }

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::cli;
+use crate::cli::args::{Args, Operands, Subcommand};
 use crate::ctl::CtlError;
 use crate::ctl::leftover;
 use crate::error::Error;
-use crate::install::args::{Args, Subcommand};
 use crate::install::layout::Layout;
 use crate::install::program::{self, Base};
 use crate::install::record::Record;
@@ -40,7 +40,7 @@ Options:
 ",
     flags: &["purge"],
     values: &[],
-    operand: None,
+    operands: Operands::None,
     run,
 };
 

@@ -4,13 +4,14 @@
 use std::process::ExitCode;
 
 use crate::cli;
+use crate::cli::args::{Args, Operands, Subcommand};
 use crate::error::Error;
-use crate::install::args::{Args, Subcommand};
 use crate::install::files::{self, Lock};
 use crate::install::layout::Layout;
 use crate::install::record::Record;
 use crate::install::{
-    InstallError, NAME, completions, egress, image, manual, program, refuse_root, say, unit,
+    InstallError, NAME, completions, egress, image, manual, path_of, program, refuse_root, say,
+    unit,
 };
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
@@ -35,7 +36,7 @@ Options:
 ",
     flags: &["no-image", "no-egress", "egress"],
     values: &["prefix-bin", "image-from"],
-    operand: None,
+    operands: Operands::None,
     run,
 };
 
@@ -77,14 +78,11 @@ impl Held {
 
 fn run(args: Args) -> Result<ExitCode, Error> {
     refuse_root()?;
-    if args.has("egress") && args.has("no-egress") {
-        let message = "--egress and --no-egress exclude each other";
-        return Err(Error::Usage(message.to_owned()));
-    }
+    args.check_one_of(&["egress", "no-egress"])?;
     let layout = Layout::load()?;
-    let image = args.path("image-from", &layout.dirs.home)?;
+    let image = path_of(&args, "image-from", &layout.dirs.home)?;
     let recorded = Record::load(&layout.record).ok().flatten();
-    let layout = match args.path("prefix-bin", &layout.dirs.home)? {
+    let layout = match path_of(&args, "prefix-bin", &layout.dirs.home)? {
         Some(bin) => layout.with_bin(bin)?,
         None => layout.with_recorded(recorded.as_ref()),
     };

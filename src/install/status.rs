@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::cli;
+use crate::cli::args::{Args, Operands, Subcommand};
 use crate::config::Config;
 use crate::ctl::output::{self, Cell, Colour};
 use crate::error::Error;
-use crate::install::args::{Args, Subcommand};
 use crate::install::completions;
 use crate::install::image::{self, Standing};
 use crate::install::layout::Layout;
@@ -35,7 +35,7 @@ Options:
 ",
     flags: &["json"],
     values: &[],
-    operand: None,
+    operands: Operands::None,
     run,
 };
 

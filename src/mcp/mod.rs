@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::api::ApiError;
-use crate::cli;
+use crate::cli::{self, usage};
 use crate::error::Error;
 use crate::mcp::session::Session;
 use crate::mcp::start::Place;
@@ -76,7 +76,7 @@ fn parse(args: Vec<OsString>) -> Result<Options, Error> {
             lexopt::Arg::Long("help") | lexopt::Arg::Short('h') => return Ok(Options::Help),
             lexopt::Arg::Long("version") | lexopt::Arg::Short('V') => return Ok(Options::Version),
             lexopt::Arg::Long("workspace") => workspace = Some(parser.value()?.into()),
-            other => return Err(other.unexpected().into()),
+            other => return Err(usage::unexpected(&other, NAME, HELP)),
         }
     }
     Ok(Options::Serve { workspace })

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use super::readback::ReadBack;
 use super::table::{Counts, Table, sha256};
 use super::{NftError, program};
-use crate::cli;
+use crate::cli::{self, usage};
 use crate::error::Error;
 use crate::sys::{namespace, spawn};
 
@@ -94,16 +94,16 @@ fn parse(args: Vec<OsString>) -> Result<Action, Error> {
             lexopt::Arg::Short('V') | lexopt::Arg::Long("version") => {
                 return Ok(Action::Print(cli::version(NAME)));
             }
-            other => return Err(other.unexpected().into()),
+            other => return Err(usage::unexpected(&other, NAME, HELP)),
         }
     }
-    let (Some(ruleset), Some(digest), Some(nft)) = (ruleset, digest, nft) else {
-        return Err(Error::Usage(
-            "--ruleset, --digest and --nft are all needed".to_owned(),
-        ));
-    };
+    let ruleset = usage::required("ruleset", ruleset)?;
+    let digest = usage::required("digest", digest)?;
+    let nft: PathBuf = usage::required("nft", nft)?;
     if !nft.is_absolute() {
-        return Err(Error::Usage(format!("{nft:?} is no absolute path")));
+        return Err(Error::usage(format!(
+            "the option \"--nft\" needs an absolute path, not {nft:?}"
+        )));
     }
     let order = Order {
         ruleset,

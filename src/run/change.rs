@@ -12,7 +12,7 @@ use crate::policy::grants::{self, Grant, GrantKind, GrantSet, Lasts, Step};
 use crate::policy::mounts::{Access, MountKind, MountSet, Origin};
 use crate::run::attaching::LiveSteps;
 use crate::run::control_plane::{Context, ControlPlane};
-use crate::run::grants::{GrantError, check_unchanged, identify};
+use crate::run::grants::{GrantError, Judge, check_unchanged, identify};
 use crate::run::journal::Entry;
 use crate::run::lifecycle::AfterRemoval;
 use crate::run::mount_entry;
@@ -617,9 +617,15 @@ impl Context {
     /// The grants of the workspace file that the rules allow, and why the
     /// others do not hold.
     pub(crate) fn persisted(&self, file: &StandingFile) -> (GrantSet, Vec<String>) {
+        self.judging().persisted(file)
+    }
+}
+
+impl Judge<'_> {
+    pub(crate) fn persisted(&self, file: &StandingFile) -> (GrantSet, Vec<String>) {
         let (mut grants, mut refused) = (GrantSet::default(), Vec::new());
         for asked in file.grants() {
-            match self.judging().judge_persisted(asked) {
+            match self.judge_persisted(asked) {
                 Ok(grant) => grants.insert(grant),
                 Err(error) => refused.push(format!("a grant of {FILE} does not hold: {error}")),
             }

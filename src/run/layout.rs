@@ -4,13 +4,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::config::Config;
+use crate::dirs::Dirs;
 use crate::error::Error;
 use crate::policy::grants::GrantSet;
-use crate::policy::mounts::{Access, INIT_PATH, Mount, MountSet, OUTPUT_PATH, Origin};
+use crate::policy::mounts::{Access, HostFacts, INIT_PATH, Mount, MountSet, OUTPUT_PATH, Origin};
 use crate::run::control_plane::Context;
 use crate::run::worktree::Finder;
 use crate::run::{masks, mount_entry, preflight};
-use crate::workspace::{FileId, Names};
+use crate::workspace::{FileId, Names, Workspace};
 
 /// Sources of binds by path, as they were when they were allowed.
 pub(crate) type Sources = BTreeMap<String, FileId>;
@@ -22,16 +24,28 @@ pub(crate) struct Plan {
     pub(crate) sources: Sources,
 }
 
-impl Context {
+/// What the mounts of a container follow from.
+pub(crate) struct Ground<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) dirs: &'a Dirs,
+    pub(crate) workspace: &'a Workspace,
+    pub(crate) names: &'a Names,
+    pub(crate) exe: &'a Path,
+    pub(crate) host: &'a HostFacts,
+    pub(crate) network_mounts: &'a [Mount],
+    pub(crate) sources: &'a Sources,
+}
+
+impl Ground<'_> {
     /// The host may have changed since the last container: mount points, and
     /// what the masks mean. A cover without anything below would be made on
     /// the host.
     pub(crate) fn plan(&self, grants: &GrantSet) -> Result<Plan, Error> {
         let mut host = self.host.clone();
         host.mount_points = preflight::mount_points()?;
-        let asked = MountSet::from_config(&self.config, &self.workspace, &host, grants);
-        let own = own_mounts(&self.exe, &self.names);
-        let finder = Finder::new(&self.workspace, &self.config, &self.dirs);
+        let asked = MountSet::from_config(self.config, self.workspace, &host, grants);
+        let own = own_mounts(self.exe, self.names);
+        let finder = Finder::new(self.workspace, self.config, self.dirs);
         let git = finder.find(&self.config.masks, &host.mount_points);
         let own = own.into_iter().chain(self.network_mounts.iter().cloned());
         let mounts = asked.iter().cloned().chain(git.mounts).chain(own);
@@ -40,12 +54,28 @@ impl Context {
         let mounts = mounts.with_masks(&facts);
         let submounts = mounts.iter().filter(|mount| mount.is_submount());
         let mut sources = recorded_sources(submounts.filter_map(Mount::source));
-        sources.extend(self.sources.clone());
+        sources.extend(self.sources.iter().map(|(path, id)| (path.clone(), *id)));
         sources.extend(grants.iter().map(|grant| (grant.path.clone(), grant.id)));
         sources.extend(git.sources);
         // Last: no grant says what the workspace is.
         sources.insert(self.workspace.as_str().to_owned(), self.workspace.id());
         Ok(Plan { mounts, sources })
+    }
+}
+
+impl Context {
+    pub(crate) fn plan(&self, grants: &GrantSet) -> Result<Plan, Error> {
+        let ground = Ground {
+            config: &self.config,
+            dirs: &self.dirs,
+            workspace: &self.workspace,
+            names: &self.names,
+            exe: &self.exe,
+            host: &self.host,
+            network_mounts: &self.network_mounts,
+            sources: &self.sources,
+        };
+        ground.plan(grants)
     }
 
     /// What the container has, and what clients are told of it.

@@ -54,7 +54,7 @@ use std::process::{Command, ExitCode};
 
 use crate::api::launch::Report;
 use crate::api::{ApiError, ListReply, MountEntry};
-use crate::cli;
+use crate::cli::{self, usage};
 use crate::config::Config;
 use crate::dirs::{self, Dirs};
 use crate::egress::setup::Setup;
@@ -121,7 +121,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
             lexopt::Arg::Short('V') | lexopt::Arg::Long("version") => {
                 return Ok(cli::version("umwelt-run"));
             }
-            other => return Err(other.unexpected().into()),
+            other => return Err(usage::unexpected(&other, "umwelt-run", HELP)),
         }
     }
     cli::start_log("umwelt-run");
@@ -379,19 +379,7 @@ fn prepare(found: Found, asked: &Asked, launched: bool) -> Context {
         .into_iter()
         .chain(preflight.warnings.iter().cloned())
         .chain(worktree.notices);
-    let list = ListReply {
-        workspace: workspace.as_str().to_owned(),
-        // Filled in at each create.
-        mounts: Vec::new(),
-        resources: config.resources.clone(),
-        network: match asked.egress {
-            None => "none".to_owned(),
-            Some(_) => "egress".to_owned(),
-        },
-        timeout_default_s: config.shell.timeout_s,
-        timeout_max_s: config.shell.max_timeout_s,
-        notices: notices.map(|line| crate::text::printable(&line)).collect(),
-    };
+    let list = list_reply(&config, &workspace, asked.egress.is_some(), notices);
     let runtime_file = |name: &str| names.runtime.join(name).to_string_lossy().into_owned();
     let spec = ContainerSpec {
         name: names.container.clone(),
@@ -432,6 +420,27 @@ fn prepare(found: Found, asked: &Asked, launched: bool) -> Context {
         git_dirs: worktree.git_dirs,
         launched,
         names,
+    }
+}
+
+/// Without the mounts, which are filled in at each create.
+fn list_reply(
+    config: &Config,
+    workspace: &Workspace,
+    has_network: bool,
+    notices: impl Iterator<Item = String>,
+) -> ListReply {
+    ListReply {
+        workspace: workspace.as_str().to_owned(),
+        mounts: Vec::new(),
+        resources: config.resources.clone(),
+        network: match has_network {
+            false => "none".to_owned(),
+            true => "egress".to_owned(),
+        },
+        timeout_default_s: config.shell.timeout_s,
+        timeout_max_s: config.shell.max_timeout_s,
+        notices: notices.map(|line| crate::text::printable(&line)).collect(),
     }
 }
 

@@ -139,6 +139,22 @@ pub(crate) fn check(
     })
 }
 
+/// All that this host lacks, for a person who only looks.
+pub(crate) fn missing(workspace: &Workspace, dirs: &Dirs) -> Vec<PreflightError> {
+    let uid = rustix::process::geteuid();
+    let remote = local::find_remote(&dirs.home, |name| std::env::var_os(name));
+    let found = [
+        uid.is_root().then_some(PreflightError::Root),
+        remote.map(PreflightError::Remote),
+        delegation::check(uid.as_raw())
+            .err()
+            .map(PreflightError::Delegation),
+        find_exe(workspace).err(),
+        derive_seccomp().err(),
+    ];
+    found.into_iter().flatten().collect()
+}
+
 /// The running binary. It becomes pid 1 inside and is run by the host's user
 /// outside, so the agent must not be able to replace it.
 fn find_exe(workspace: &Workspace) -> Result<String, PreflightError> {
@@ -187,7 +203,7 @@ fn is_selinux_enforcing() -> bool {
     std::fs::read_to_string("/sys/fs/selinux/enforce").is_ok_and(|text| text.trim() == "1")
 }
 
-fn host_facts(
+pub(crate) fn host_facts(
     config: &Config,
     dirs: &Dirs,
     warnings: &mut Vec<String>,

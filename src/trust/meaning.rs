@@ -9,6 +9,8 @@ use crate::trust::network_meaning;
 pub(crate) struct Change {
     /// Whether the sandbox can do more than before.
     pub(crate) widens: bool,
+    /// Whether it opens what the file itself does not name.
+    pub(crate) is_unnamed: bool,
     /// One line, safe to show.
     pub(crate) text: String,
 }
@@ -44,6 +46,7 @@ fn grants(old: &[PersistedGrant], new: &[PersistedGrant]) -> Vec<Change> {
 pub(super) fn change(widens: bool, text: String) -> Change {
     Change {
         widens,
+        is_unnamed: false,
         text: printable(&text),
     }
 }

@@ -26,7 +26,11 @@ pub(super) fn changes(old: &EgressConfig, new: &EgressConfig) -> Vec<Change> {
     changes.extend(difference(&old.hosts, &new.hosts, identity, host));
     let named = |config: &EgressConfig| config.registries.clone().unwrap_or_default();
     let name = |tool: &Registry| tool.name().to_owned();
-    changes.extend(difference(&named(old), &named(new), name, registry));
+    let registries = difference(&named(old), &named(new), name, registry);
+    changes.extend(registries.into_iter().map(|change| Change {
+        is_unnamed: change.widens,
+        ..change
+    }));
     changes.extend(checks(old, new));
     changes
 }
@@ -128,6 +132,17 @@ mod tests {
             "adds egress to the registries that pip uses on this host",
         ];
         assert_eq!(told, expected.map(|text| (true, text.to_owned())));
+        let [old, new] = ["", TEXT].map(|text| read_workspace(text).unwrap());
+        for (from, to, count) in [(&old, &new, 1), (&new, &old, 0)] {
+            let changes = changes(from, to);
+            let unnamed: Vec<_> = changes.iter().filter(|change| change.is_unnamed).collect();
+            assert_eq!(unnamed.len(), count, "{unnamed:?}");
+            assert!(
+                unnamed
+                    .iter()
+                    .all(|change| change.text.contains("registries"))
+            );
+        }
         assert_eq!(words(TEXT, TEXT), []);
     }
 

@@ -47,7 +47,8 @@ fn without_a_sandbox_the_file_is_changed_and_stays_accepted() {
     assert_eq!(text(&home), format!("{TEXT}\n{rule}"));
     assert!(run(add).contains("nothing was changed"));
     assert!(run("add https base.example.org").contains("already, from the base config"));
-    run("add tcp b.example.org 22");
+    run("add tcp b.example.org:22");
+    assert!(run("add tcp b.example.org 22").contains("nothing was changed"));
     run("add https c.example.org --no-inspect");
     assert!(text(&home).contains("inspect = false"));
     let trust = home.run(&["trust", "--diff", &home.workspace]);
@@ -99,6 +100,55 @@ fn without_a_sandbox_the_file_is_changed_and_stays_accepted() {
         base.stderr.contains("only rules of the workspace file"),
         "{base:?}"
     );
+}
+
+#[test]
+fn list_says_in_words_that_there_is_no_network() {
+    let home = Home::new();
+    let none = home.run(&["egress", "list", &home.workspace]);
+    assert_eq!(none.code, Some(0), "{none:?}");
+    let words = "network  none: programs in the sandbox reach no host";
+    assert!(none.text().starts_with(words), "{none:?}");
+    assert!(
+        none.text().contains("write enabled = true below [egress]"),
+        "{none:?}"
+    );
+    std::fs::write(file(&home), TEXT).unwrap();
+    std::fs::create_dir_all(home.path("config/umwelt")).unwrap();
+    let base = "[egress]\nregistries = []\n";
+    std::fs::write(home.path("config/umwelt/umwelt.toml"), base).unwrap();
+    assert_eq!(home.run(&["trust", "-y", &home.workspace]).code, Some(0));
+    let list = home.run(&["egress", "list", &home.workspace]);
+    assert_eq!(
+        list.text(),
+        "network  egress, without a rule: no host is reached\n"
+    );
+}
+
+#[test]
+fn plan_shows_what_it_can_where_the_host_lacks_something() {
+    let home = home();
+    let plan = |more: &[&str]| {
+        let mut command = home.ctl(&[&["plan", &home.workspace], more].concat());
+        let command = command.env("CONTAINER_HOST", "ssh://example.org");
+        crate::home::finish(command.spawn().unwrap(), 20)
+    };
+    let ran = plan(&[]);
+    assert!(ran.code == Some(1) || ran.code == Some(3), "{ran:?}");
+    for shown in [
+        format!("workspace  {}\n", home.workspace),
+        "base.example.org".to_owned(),
+        "The call of podman is left out".to_owned(),
+    ] {
+        assert!(ran.text().contains(&shown), "{shown}: {ran:?}");
+    }
+    assert!(ran.stderr.contains("podman is not local"), "{ran:?}");
+    // What the network needs is missing too, and told as well.
+    assert!(ran.stderr.contains("umwelt-install install"), "{ran:?}");
+    let json: Value = serde_json::from_str(plan(&["--json"]).text()).unwrap();
+    assert_eq!(json["argv"], json!([]));
+    assert!(json["missing"].as_array().unwrap().len() > 1, "{json}");
+    assert!(!json["mounts"].as_array().unwrap().is_empty());
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn both_operands_are_needed_and_wrong_options_refused() {
         (&["revoke", workspace], "needs a workspace and a path"),
         (
             &["grant", workspace, "/a", "/b"],
-            "one workspace and one path",
+            "takes a workspace and a path: \"/b\" is one word too many",
         ),
         (
             &["grant", "--rw", "--file", workspace, "/a"],
@@ -135,7 +135,7 @@ fn both_operands_are_needed_and_wrong_options_refused() {
         ),
         (
             &["grant", "--ro", "--rw", workspace, "/a"],
-            "--ro and --rw exclude each other",
+            "\"--ro\" and \"--rw\" exclude each other",
         ),
         (
             &["revoke", "--rw", workspace, "/a"],

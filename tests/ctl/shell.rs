@@ -43,6 +43,30 @@ fn a_command_can_take_the_place_of_the_shell() {
 }
 
 #[test]
+fn exec_with_a_terminal_is_the_same() {
+    let home = Home::new();
+    let control_plane = home.control_plane();
+    let command = ["--", "sh", "-c", "tty; exit 3"];
+    for options in [&["-it"][..], &["-t"], &["--interactive", "--tty"]] {
+        let args = [&["exec"], options, &[&home.workspace], &command].concat();
+        let session = Session::start(&home, &args);
+        session.wait_for("/dev/pts/");
+        assert_eq!(session.finish().code, Some(3), "{options:?}");
+    }
+    assert_eq!(control_plane.requests("terminal").len(), 3);
+    // Without one here there is none inside; -i alone asks for nothing.
+    let ran = home.run(&["exec", "-it", &home.workspace, "--", "tty"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(
+        ran.stderr.contains("standard input is not a terminal"),
+        "{ran:?}"
+    );
+    let ran = home.run(&["exec", "-i", &home.workspace, "--", "echo", "x"]);
+    assert_eq!((ran.code, ran.text()), (Some(0), "x\n"), "{ran:?}");
+    assert_eq!(control_plane.requests("exec").len(), 1);
+}
+
+#[test]
 fn an_end_right_after_the_start_is_noticed() {
     let home = Home::new();
     let _control_plane = home.control_plane_with(|connection, request| {

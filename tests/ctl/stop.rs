@@ -129,6 +129,45 @@ fn stop_works_by_session_id_and_after_the_directory_is_gone() {
 }
 
 #[test]
+fn all_are_ended_and_dead_ones_with_hard_only() {
+    let home = Home::new();
+    home.podman(&containers(&home));
+    let ran = home.run(&["stop", "--all"]);
+    assert_eq!((ran.code, ran.text()), (Some(0), "no sandboxes to stop\n"));
+    let mut process = Process::start(&home, "good", "umwelt-run");
+    let dead = home.path("runtime/umwelt-0badcafe.sock");
+    drop(UnixListener::bind(&dead).unwrap());
+    let ran = home.run(&["stop", "--all"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let stopped = format!("stopped the sandbox of {}\n", home.workspace);
+    assert_eq!(ran.text(), stopped);
+    assert!(
+        ran.stderr.contains("the sandbox of 0badcafe is dead"),
+        "{ran:?}"
+    );
+    assert!(process.has_ended() && exists(&dead));
+    assert!(!home.podman_log().contains("rm "), "{}", home.podman_log());
+
+    home.podman(&containers(&home));
+    let ran = home.run(&["stop", "--all", "--hard"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    assert!(ran.text().contains("removed socket "), "{ran:?}");
+    assert!(!exists(&dead));
+}
+
+#[test]
+fn one_that_does_not_end_keeps_none_of_the_others() {
+    let home = Home::new();
+    let mut silent = Process::start(&home, "silent", "database");
+    let dead = home.path("runtime/umwelt-ffffffff.sock");
+    drop(UnixListener::bind(&dead).unwrap());
+    let ran = home.run(&["stop", "--all", "--hard"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("it is not umwelt-run"), "{ran:?}");
+    assert!(!silent.has_ended() && !exists(&dead));
+}
+
+#[test]
 fn stop_of_what_does_not_run_says_so() {
     let home = Home::new();
     for args in [

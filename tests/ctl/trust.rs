@@ -376,3 +376,23 @@ fn question_tells_what_is_never_granted_and_all_that_the_network_opens() {
         assert!(shown.contains(line), "{shown}");
     }
 }
+
+#[test]
+fn registries_whose_hosts_the_file_does_not_name_are_marked() {
+    let home = Home::new();
+    let text = "[egress]\nenabled = true\nregistries = [\"pip\"]\n[[egress.https]]\nhost = \"a.example.org\"\n";
+    write(&home, text);
+    let ran = home.run(&["trust", "--diff", &home.workspace]);
+    for line in [
+        "  ! adds egress to the registries that pip uses on this host\n",
+        "  + adds egress to https://a.example.org/*\n",
+    ] {
+        assert!(ran.text().contains(line), "{ran:?}");
+    }
+    // Taking them away opens nothing.
+    assert_eq!(home.run(&["trust", "--yes", &home.workspace]).code, Some(0));
+    write(&home, &text.replace("\"pip\"", ""));
+    let ran = home.run(&["trust", "--diff", &home.workspace]);
+    let line = "  - removes egress to the registries that pip uses on this host\n";
+    assert!(ran.text().contains(line), "{ran:?}");
+}

@@ -518,6 +518,9 @@ fn changes_are_looked_for_in_the_directory_that_would_be_removed() {
         &format!("mv {shown} {shown}.aside; ln -s {clean} {shown}"),
         &format!("rm {shown}; mv {shown}.aside {shown}"),
     );
+    // Moved away and back, which is refused whatever was found.
+    place.assert_kept(&path, "was moved or replaced meanwhile");
+    std::fs::remove_file(place.home.bin().join("git")).unwrap();
     place.assert_kept(&path, "files are changed or unknown to git: \" M file\"");
     std::fs::write(path.join("file"), "one\n").unwrap();
     let ran = place.rm(&path, &[]);
@@ -728,19 +731,138 @@ fn what_is_no_repository_or_place_is_refused() {
 }
 
 #[test]
+fn inside_a_repository_names_and_directories_below_will_do() {
+    let place = Place::new();
+    let below = place.repo.join("sub/deep");
+    std::fs::create_dir_all(&below).unwrap();
+    let there = |dir: &Path, args: &[&str]| {
+        let mut command = place.home.ctl(&[&["wt"], args].concat());
+        crate::home::finish(command.current_dir(dir).spawn().unwrap(), 20)
+    };
+    let ran = there(&below, &["add"]);
+    let first = place.home.path("repo.worktrees/w1");
+    assert_eq!(ran.text(), format!("{}\n", first.display()), "{ran:?}");
+    let ran = there(&below, &["add", "..", "topic", "-b", "x/y"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    // Of the repository that a worktree belongs to, too.
+    for dir in [&below, &first] {
+        let ran = there(dir, &["list"]);
+        let rows: Vec<Vec<&str>> = ran
+            .text()
+            .lines()
+            .map(|line| line.split_whitespace().take(2).collect())
+            .collect();
+        let expected = [
+            ["NAME", "BRANCH"],
+            ["-", "main"],
+            ["topic", "x/y"],
+            ["w1", "w1"],
+        ];
+        assert_eq!(rows, expected, "{ran:?}");
+    }
+    // A directory that is called so is written with a slash.
+    std::fs::create_dir(below.join("w1")).unwrap();
+    let ran = there(&below, &["rm", "./w1"]);
+    assert!(ran.stderr.contains("is not a git worktree"), "{ran:?}");
+    // Nor is another one meant, whatever an agent has written there.
+    let pointer = place.repo.join(".git/worktrees/w1/gitdir");
+    let right = std::fs::read(&pointer).unwrap();
+    let other = place.home.path("repo.worktrees/topic/.git");
+    std::fs::write(&pointer, format!("{}\n", other.display())).unwrap();
+    let ran = there(&below, &["rm", "--force", "w1"]);
+    assert!(ran.stderr.contains("does not belong to that"), "{ran:?}");
+    assert!(exists(&other) && exists(&first));
+    std::fs::write(&pointer, right).unwrap();
+    for name in ["w1", "topic"] {
+        let ran = there(&below, &["rm", name]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{name}");
+    }
+    assert!(!exists(&first) && exists(&below.join("w1")));
+    for name in ["w1", "none"] {
+        let ran = there(&below, &["rm", name]);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+    }
+    let ran = there(&place.home.path("ws"), &["list"]);
+    assert!(ran.stderr.contains("nor in a directory above"), "{ran:?}");
+}
+
+#[test]
+fn what_a_planted_link_leads_to_is_neither_shared_nor_removed() {
+    let (place, other) = (Place::new(), Place::new());
+    let theirs = other.add(&[]);
+    for (name, target) in [("lib", &other.repo), ("w9", &theirs)] {
+        symlink(target, place.repo.join(name)).unwrap();
+    }
+    symlink(&other.repo, place.home.path("home/mine")).unwrap();
+    let link = |name: &str| place.repo.join(name).to_str().unwrap().to_owned();
+    for args in [
+        ["add", &link("lib")],
+        ["list", &link("lib")],
+        ["rm", &link("w9")],
+        ["accept", &link("w9")],
+    ] {
+        let ran = place.wt(&args);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        let reason = format!("leads through the link {:?}", args[1]);
+        assert!(ran.stderr.contains(&reason), "{ran:?}");
+    }
+    assert!(exists(&theirs.join("file")));
+    // The very same through a link that no sandbox can have made.
+    let ran = place.wt(&["list", "~/mine"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+#[test]
+fn a_repository_that_is_swapped_meanwhile_is_not_believed() {
+    let place = Place::new();
+    let path = place.add(&[]);
+    place.git_in(&path, &["checkout", "--quiet", "--detach"]);
+    let lost = ["commit", "--quiet", "--allow-empty", "--message=lost"];
+    place.git_in(&path, &lost);
+    let commit = place.git_in(&path, &["rev-parse", "HEAD"]);
+    let (git, copy) = (place.repo.join(".git"), place.home.path("copy"));
+    let [from, to] = [&git, &copy].map(|path| path.display().to_string());
+    // In the copy a branch holds what nothing holds in the repository.
+    let copied = Command::new("cp").args(["-r", &from, &to]).status();
+    assert!(copied.unwrap().success());
+    std::fs::write(copy.join("refs/heads/held"), format!("{commit}\n")).unwrap();
+    let before = format!("[ -L {from} ] || {{ {}; }}", swap(&git, &copy));
+    for command in ["rev-parse", "for-each-ref"] {
+        wrap_git(&place, command, &before, "");
+        place.assert_kept(&path, &format!("no branch holds its commit {commit}"));
+        assert!(git.is_symlink(), "swapped at {command}");
+        std::fs::remove_file(&git).unwrap();
+        std::fs::rename(format!("{from}.aside"), &git).unwrap();
+    }
+    // Believed where it is the repository itself.
+    std::fs::remove_file(place.home.bin().join("git")).unwrap();
+    place.git(&["branch", "held", &commit]);
+    assert_eq!(place.rm(&path, &[]).code, Some(0));
+}
+
+#[test]
 fn a_wrong_use_is_told() {
     let place = Place::new();
     for (args, reason) in [
-        (&[][..], "wt add REPO [NAME]"),
-        (&["add"], "wt add REPO [NAME]"),
-        (&["dance", "x"], "wt add REPO [NAME]"),
-        (&["rm", "x", "--branch", "y"], "--branch belongs to wt add"),
-        (&["add", "x", "--force"], "--force belongs to wt rm"),
-        (&["rm", "x", "--json"], "--json belongs to wt list"),
+        (&[][..], "\"wt\" needs one of: add, rm, list, accept"),
+        (&["rm"], "\"wt rm\" needs one path or name"),
+        (
+            &["lisst", "x"],
+            "unknown word \"lisst\" of umwelt-ctl wt; valid are: add, rm, list, accept\nhint: did you mean \"list\"?",
+        ),
+        (
+            &["rm", "x", "--branch", "y"],
+            "the option \"--branch\" belongs to \"wt add\", not to \"wt rm\"",
+        ),
+        (&["add", "x", "-f"], "\"--force\" belongs to \"wt rm\""),
+        (&["rm", "x", "--json"], "\"--json\" belongs to \"wt list\""),
+        (&["rm", "x", "y"], "\"y\" is one word too many"),
     ] {
         let ran = place.wt(args);
         assert_eq!(ran.code, Some(2), "{args:?}");
         assert!(ran.stderr.contains(reason), "{args:?}: {}", ran.stderr);
+        let hint = "hint: see: umwelt-ctl wt --help\n";
+        assert!(ran.stderr.ends_with(hint), "{args:?}: {}", ran.stderr);
     }
 }
 

@@ -171,7 +171,11 @@ fn bad_configuration_is_told_with_file_line_and_key() {
 fn bad_usage_is_status_2() {
     let Some(place) = place() else { return };
     for args in [&["--nonsense"][..], &["--workspace"], &["word"]] {
-        assert_refused(place.command().args(args), 2, &["hint: see --help"]);
+        assert_refused(
+            place.command().args(args),
+            2,
+            &["hint: see: umwelt-run --help"],
+        );
     }
 }
 
@@ -187,9 +191,14 @@ fn runtime_directory_must_be_there_and_private() {
     assert_refused(
         command(&place).env(name, "/nonexistent"),
         2,
-        &["/nonexistent"],
+        &[name, "/nonexistent", "hint: take the usual one with: unset"],
     );
-    assert_refused(command(&place).env(name, "/run"), 2, &["belongs to uid 0"]);
+    let of_root = [
+        name,
+        "belongs to uid 0",
+        "hint: take the usual one with: unset",
+    ];
+    assert_refused(command(&place).env(name, "/run"), 2, &of_root);
     let open = place.path().join("open");
     std::fs::create_dir(&open).unwrap();
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o755)).unwrap();

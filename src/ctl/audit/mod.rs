@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::cli;
-use crate::ctl::args::{Args, Operands, Subcommand};
+use crate::cli::args::{Args, Subcommand, WORKSPACE};
 use crate::ctl::audit::report::{Limits, Report, Subject};
 use crate::ctl::audit::row::COLUMNS;
 use crate::ctl::audit::sources::{Line, Sources};
@@ -44,8 +44,8 @@ The sandbox need not run, nor its directory exist. Left out, WORKSPACE is the
 current directory.
 
 Options:
-      --follow     go on, and show what is added, until interrupted
-      --lines N    begin with the last N records (default: all of them, or 50
+  -f, --follow     go on, and show what is added, until interrupted
+  -n, --lines N    begin with the last N records (default: all of them, or 50
                    with --follow)
       --denied     only what was denied
       --summary    counts by host and path, and the denials with the rule to add
@@ -56,8 +56,9 @@ Options:
   -h, --help       print this help and exit
   -V, --version    print the version and exit
 ",
-    options: &["follow", "lines", "denied", "summary", "json", "html"],
-    operands: Operands::Workspace,
+    flags: &["follow", "denied", "summary", "json"],
+    values: &["lines", "html"],
+    operands: WORKSPACE,
     run,
 };
 
@@ -84,18 +85,13 @@ const ON_PAGE: Limits = Limits {
 
 fn run(args: Args) -> Result<ExitCode, Error> {
     check(&args)?;
-    let lines = match &args.lines {
-        None => args.has("follow").then_some(LINES),
-        Some(text) => {
-            let number = text.parse();
-            Some(number.map_err(|_| Error::Usage(format!("--lines: {text:?} is not a number")))?)
-        }
-    };
-    let target = Place::load()?.target(args.workspace.as_deref())?;
+    let followed = args.has("follow").then_some(LINES);
+    let lines = args.number("lines")?.or(followed);
+    let target = Place::load()?.target(args.workspace())?;
     let Some(mut sources) = Sources::open(&target.names, &target.sid)? else {
         return Err(AuditError::NoAudit { what: target.shown }.into());
     };
-    if let Some(file) = &args.html {
+    if let Some(file) = args.value("html") {
         return write_page(Path::new(file), &mut sources, target);
     }
     if args.has("summary") {
@@ -112,28 +108,12 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Options that do not go together.
 fn check(args: &Args) -> Result<(), Error> {
-    let given = |name: &str| match name {
-        "json" => args.json,
-        "html" => args.html.is_some(),
-        "lines" => args.lines.is_some(),
-        flag => args.has(flag),
-    };
-    for (name, others) in [
-        (
-            "html",
-            &["follow", "lines", "denied", "summary", "json"][..],
-        ),
-        ("summary", &["follow", "lines"]),
-    ] {
-        let other = others.iter().find(|other| given(name) && given(other));
-        if let Some(other) = other {
-            let message = format!("--{name} and --{other} do not go together");
-            return Err(Error::Usage(message));
-        }
+    for other in ["follow", "lines", "denied", "summary", "json"] {
+        args.check_one_of(&["html", other])?;
     }
-    Ok(())
+    args.check_one_of(&["summary", "follow"])?;
+    args.check_one_of(&["summary", "lines"])
 }
 
 fn count(sources: &mut Sources, denied_only: bool) -> Result<Counts, Error> {
@@ -150,9 +130,13 @@ fn count(sources: &mut Sources, denied_only: bool) -> Result<Counts, Error> {
 fn summarise(args: &Args, sources: &mut Sources, target: Target) -> Result<ExitCode, Error> {
     let counts = count(sources, args.has("denied"))?;
     warn_of(counts.unreadable, sources.is_cut());
-    let limits = if args.json { IN_JSON } else { IN_TERMINAL };
+    let limits = if args.has("json") {
+        IN_JSON
+    } else {
+        IN_TERMINAL
+    };
     let report = Report::new(counts, subject(target), limits);
-    Ok(cli::print(&match args.json {
+    Ok(cli::print(&match args.has("json") {
         true => output::render_json(&report)?,
         false => summary::render(&report, output::wants_colour()),
     }))
@@ -201,7 +185,7 @@ struct Printer {
 impl Printer {
     fn new(args: &Args) -> Printer {
         Printer {
-            json: args.json,
+            json: args.has("json"),
             denied_only: args.has("denied"),
             colour: output::wants_colour(),
             widths: None,

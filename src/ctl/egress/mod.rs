@@ -4,14 +4,15 @@
 mod offline;
 pub(super) mod render;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::api::client::Client;
 use crate::api::{Call, Egress, EgressOp, EgressReply, RuleKind};
-use crate::cli;
-use crate::ctl::args::{self, Args, Operands, Subcommand};
+use crate::cli::args::{self, Action, Args, Operands, Subcommand};
+use crate::cli::{self, usage};
+
 use crate::ctl::output;
 use crate::ctl::peer::{self, Presence};
 use crate::ctl::place::Place;
@@ -24,14 +25,15 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
 Usage: umwelt-ctl egress list [--json] [WORKSPACE]
        umwelt-ctl egress add https HOST [--port N] [--path PATTERN]…
                   [--method M]… [--no-inspect] [--private] [WORKSPACE]
-       umwelt-ctl egress add tcp HOST PORT [--private] [WORKSPACE]
+       umwelt-ctl egress add tcp HOST:PORT [--private] [WORKSPACE]
        umwelt-ctl egress remove https HOST [--port N] [--path PATTERN]…
                   [WORKSPACE]
-       umwelt-ctl egress remove tcp HOST PORT [WORKSPACE]
+       umwelt-ctl egress remove tcp HOST:PORT [WORKSPACE]
        umwelt-ctl egress verify [--json] [WORKSPACE]
 
 Shows and changes what the sandbox of WORKSPACE may reach on the network. Left
-out, WORKSPACE is the current directory.
+out, WORKSPACE is the current directory. An IPv6 address before a port stands in
+brackets. HOST PORT in two words does as well.
 
 list shows the rules with where each comes from, and how a tcp rule is served:
 directly, by the relay (SOCKS5), or only until the next start. add and remove
@@ -56,10 +58,38 @@ Options:
 
 Exit status: 0 done, 1 failed or not as expected, 2 wrong usage.
 ",
-    options: &["port", "path", "method", "no-inspect", "private", "json"],
-    operands: Operands::Words,
+    flags: &["no-inspect", "private", "json"],
+    values: &["port", "path", "method"],
+    operands: Operands::Actions(ACTIONS),
     run,
 };
+
+const ACTIONS: &[Action] = &[
+    Action {
+        name: "list",
+        options: &["json"],
+        operands: (0, 1, "one workspace"),
+    },
+    Action {
+        name: "add",
+        options: &["port", "path", "method", "no-inspect", "private", "json"],
+        operands: (2, 4, RULE),
+    },
+    Action {
+        name: "remove",
+        options: &["port", "path", "json"],
+        operands: (2, 4, RULE),
+    },
+    Action {
+        name: "verify",
+        options: &["json"],
+        operands: (0, 1, "one workspace"),
+    },
+];
+
+const RULE: &str = "https HOST or tcp HOST:PORT, and at most a workspace";
+/// Options of rules that the gateway looks into.
+const OF_HTTPS: [&str; 4] = ["port", "path", "method", "no-inspect"];
 
 /// A sandbox that is starting answers when it is ready; checks take a minute.
 const WAIT: Duration = Duration::from_secs(150);
@@ -93,7 +123,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         }
         (false, _) => offline::answer(&place, &target, &call)?,
     };
-    let text = match args.json {
+    let text = match args.has("json") {
         true => output::render_json(&reply)?,
         false => render::reply(&reply, op, is_running, output::wants_colour()),
     };
@@ -105,13 +135,11 @@ fn run(args: Args) -> Result<ExitCode, Error> {
 }
 
 fn parse(args: &Args) -> Result<Asked<'_>, Error> {
-    let mut words = args.words.iter().map(|word| word.as_os_str());
-    let op = match words.next().and_then(OsStr::to_str) {
-        Some("list") => EgressOp::List,
-        Some("add") => EgressOp::Add,
-        Some("remove") => EgressOp::Remove,
-        Some("verify") => EgressOp::Verify,
-        _ => return Err(usage()),
+    let op = match args.action {
+        "add" => EgressOp::Add,
+        "remove" => EgressOp::Remove,
+        "verify" => EgressOp::Verify,
+        _ => EgressOp::List,
     };
     let mut call = Egress {
         op,
@@ -123,93 +151,118 @@ fn parse(args: &Args) -> Result<Asked<'_>, Error> {
         inspect: None,
         private: None,
     };
+    let mut words = args.operands.iter().map(OsString::as_os_str);
     if matches!(op, EgressOp::Add | EgressOp::Remove) {
-        call.kind = match words.next().and_then(OsStr::to_str) {
-            Some("https") => Some(RuleKind::Https),
-            Some("tcp") => Some(RuleKind::Tcp),
-            _ => return Err(usage()),
-        };
-        call.host = Some(args::text(words.next().ok_or_else(usage)?.to_owned())?);
-        if call.kind == Some(RuleKind::Tcp) {
-            call.port = Some(port(words.next().and_then(OsStr::to_str))?);
-        }
+        read_rule(&mut call, args, &mut words)?;
     }
     let workspace = words.next();
-    if words.next().is_some() {
-        return Err(usage());
+    match words.next() {
+        Some(word) => Err(Error::usage(format!(
+            "\"egress {}\" takes {RULE}: {word:?} is one word too many",
+            args.action
+        ))),
+        None => Ok(Asked { call, workspace }),
     }
-    options(args, &mut call)?;
-    Ok(Asked { call, workspace })
 }
 
-/// The options, each where it belongs.
-fn options(args: &Args, call: &mut Egress) -> Result<(), Error> {
-    let is_https = call.kind == Some(RuleKind::Https);
-    let is_added = call.op == EgressOp::Add;
-    let is_asked = matches!(call.op, EgressOp::List | EgressOp::Verify);
-    let given = [
-        ("--port", is_https, args.value("port").is_some()),
-        ("--path", is_https, args.value("path").is_some()),
-        (
-            "--method",
-            is_https && is_added,
-            args.value("method").is_some(),
-        ),
-        ("--no-inspect", is_https && is_added, args.has("no-inspect")),
-        ("--private", is_added, args.has("private")),
-        ("--json", is_asked || call.kind.is_some(), args.json),
-    ];
-    if let Some((option, ..)) = given.iter().find(|(_, fits, given)| *given && !fits) {
-        return Err(Error::Usage(format!(
-            "{option} does not belong there; see: {NAME} egress --help"
-        )));
+fn read_rule<'a>(
+    call: &mut Egress,
+    args: &Args,
+    words: &mut impl Iterator<Item = &'a OsStr>,
+) -> Result<(), Error> {
+    let kind = kind_of(&args::text(words.next().unwrap_or_default())?)?;
+    let given = args::text(words.next().unwrap_or_default())?;
+    let (host, port) = match with_port(&given) {
+        Some((host, port)) => (host, Some(port.to_owned())),
+        None => (given.as_str(), None),
+    };
+    let port = match (kind, port, args.text("port")?) {
+        (RuleKind::Tcp, None, _) => {
+            let word = words.next().map(|word| word.to_string_lossy().into_owned());
+            let lacking = || Error::usage(format!("{host:?} needs a port: {host}:PORT"));
+            Some(word.ok_or_else(lacking)?)
+        }
+        (RuleKind::Https, Some(port), Some(other)) => {
+            return Err(Error::usage(format!(
+                "{host:?} has two ports: {port:?} and {other:?}"
+            )));
+        }
+        (_, port, of_option) => port.or(of_option),
+    };
+    if kind == RuleKind::Tcp {
+        refuse_of_https(args)?;
     }
-    if let Some(text) = args.value("port") {
-        call.port = Some(port(Some(text))?);
-    }
-    call.paths = together("--path", args.values("path"))?;
-    call.methods = together("--method", args.values("method"))?;
+    call.kind = Some(kind);
+    call.host = Some(host.to_owned());
+    call.port = port.map(|text| checked_port(&text)).transpose()?;
+    call.paths = together("path", &args.texts("path")?)?;
+    call.methods = together("method", &args.texts("method")?)?;
     call.inspect = args.has("no-inspect").then_some(false);
     call.private = args.has("private").then_some(true);
     Ok(())
 }
 
-fn port(text: Option<&str>) -> Result<i64, Error> {
-    let number = text.and_then(|text| text.parse::<u16>().ok());
-    match number {
-        Some(number @ 1..) => Ok(i64::from(number)),
-        _ => Err(Error::Usage(
-            "a port is a number from 1 to 65535".to_owned(),
-        )),
+fn kind_of(word: &str) -> Result<RuleKind, Error> {
+    match word {
+        "https" => Ok(RuleKind::Https),
+        "tcp" => Ok(RuleKind::Tcp),
+        _ => {
+            let valid = ["https", "tcp"].map(str::to_owned);
+            let command = format!("{NAME} egress");
+            Err(usage::unknown("kind of rule", word, &command, &valid))
+        }
+    }
+}
+
+fn refuse_of_https(args: &Args) -> Result<(), Error> {
+    let mut given = OF_HTTPS.iter().filter(|option| args.gives(option));
+    let name = format!("egress {}", args.action);
+    match given.next() {
+        Some(option) => Err(Error::usage(format!(
+            "the option \"--{option}\" belongs to \"{name} https\", not to \"{name} tcp\""
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// `HOST:PORT`, and `[ADDRESS]:PORT` for IPv6.
+fn with_port(word: &str) -> Option<(&str, &str)> {
+    let (host, port) = match word.strip_prefix('[') {
+        Some(rest) => rest.split_once("]:")?,
+        None => word.split_once(':')?,
+    };
+    (!port.contains([':', '/'])).then_some((host, port))
+}
+
+fn checked_port(text: &str) -> Result<i64, Error> {
+    match text.parse::<u16>() {
+        Ok(number @ 1..) => Ok(i64::from(number)),
+        _ => Err(Error::usage(format!(
+            "{text:?} is not a port: a number from 1 to 65535"
+        ))),
     }
 }
 
 /// As the socket API has them: with spaces between.
-fn together(option: &str, values: Vec<&str>) -> Result<Option<String>, Error> {
-    let is_one = |value: &&&str| value.is_empty() || value.contains(char::is_whitespace);
+fn together(option: &str, values: &[String]) -> Result<Option<String>, Error> {
+    let is_one = |value: &&String| value.is_empty() || value.contains(char::is_whitespace);
     if let Some(value) = values.iter().find(is_one) {
-        return Err(Error::Usage(format!(
-            "{option} takes one without spaces, and can be given again: {value:?}"
+        return Err(Error::usage(format!(
+            "the option \"--{option}\" takes one without spaces, and can be given again: {value:?}"
         )));
     }
     Ok((!values.is_empty()).then(|| values.join(" ")))
 }
 
-fn usage() -> Error {
-    Error::Usage(format!(
-        "write one of: {NAME} egress list, {NAME} egress add https HOST, {NAME} egress add tcp HOST PORT, {NAME} egress remove https HOST, {NAME} egress remove tcp HOST PORT, {NAME} egress verify; each with WORKSPACE at the end"
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ctl::args::Asked as Parsed;
+    use crate::cli::args::Asked as Parsed;
 
     fn args(line: &str) -> Result<Args, Error> {
-        let words = line.split(' ').map(std::ffi::OsString::from);
-        match SUBCOMMAND.parse(words.collect())? {
-            Parsed::Run(args) => Ok(*args),
+        let words = line.split(' ').map(OsString::from);
+        match SUBCOMMAND.parse("umwelt-ctl egress", words.collect())? {
+            Parsed::Run(args) => Ok(args),
             other => panic!("{other:?}"),
         }
     }
@@ -243,6 +296,30 @@ mod tests {
     }
 
     #[test]
+    fn port_stands_with_its_host_or_after_it() {
+        for line in [
+            "add tcp a.example.org:22 w",
+            "add tcp a.example.org 22 w",
+            "add tcp [2001:db8::1]:22 w",
+            "add tcp 2001:db8::1 22 w",
+            "add https a.example.org:22 w",
+            "add https a.example.org --port 22 w",
+        ] {
+            let (egress, workspace) = call(line).unwrap();
+            assert_eq!(egress.port, Some(22), "{line}");
+            assert_eq!(workspace.as_deref(), Some("w"), "{line}");
+            let host = egress.host.unwrap();
+            assert!(
+                ["a.example.org", "2001:db8::1"].contains(&host.as_str()),
+                "{host}"
+            );
+        }
+        // Not a port, so it is for others to refuse it.
+        let (url, _) = call("add https https://a.example.org/x").unwrap();
+        assert_eq!(url.host.as_deref(), Some("https://a.example.org/x"));
+    }
+
+    #[test]
     fn what_does_not_fit_is_wrong_usage() {
         for line in [
             "",
@@ -252,6 +329,10 @@ mod tests {
             "add https",
             "add tcp a.example.org",
             "add tcp a.example.org 0",
+            "add tcp a.example.org:0",
+            "add tcp a.example.org:",
+            "add tcp a.example.org:22 w x",
+            "add https a.example.org:22 --port 22",
             "add tcp a.example.org 65536",
             "add tcp a.example.org 22 w x",
             "add tcp a.example.org 22 --path /x",
@@ -265,10 +346,7 @@ mod tests {
             let wrong = call(line);
             assert!(matches!(wrong, Err(Error::Usage(_))), "{line}: {wrong:?}");
         }
-        let spaces = args("add https a.example.org --path x").map(|mut args| {
-            args.values = vec![("path", "/a /b".to_owned())];
-            parse(&args).is_err()
-        });
-        assert!(spaces.unwrap());
+        let error = together("path", &["/a /b".to_owned()]).unwrap_err();
+        assert!(error.to_string().contains("without spaces"), "{error}");
     }
 }

@@ -19,7 +19,7 @@ use crate::text::printable;
 use crate::trust::WorkspaceTrust;
 use crate::workspace::Workspace;
 
-const OFF: &str = "the workspace has no network yet: write enabled = true below [egress] in .umwelt.toml, and run umwelt-ctl trust";
+const OFF: &str = "the workspace has no network yet, and no rule counts: write enabled = true below [egress] in .umwelt.toml, and run umwelt-ctl trust";
 const LATER: &str = "no sandbox runs: the rules count from its next start on";
 
 pub(super) fn answer(place: &Place, target: &Target, asked: &Egress) -> Result<EgressReply, Error> {

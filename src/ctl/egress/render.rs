@@ -18,7 +18,12 @@ pub(super) fn reply(reply: &EgressReply, op: EgressOp, is_running: bool, colour:
 }
 
 fn list(reply: &EgressReply) -> String {
-    let mut out = format!("network  {}\n", printable(&reply.network));
+    let network = match reply.network.as_str() {
+        "none" => "none: programs in the sandbox reach no host, and no name is resolved",
+        "egress" if reply.rules.is_empty() => "egress, without a rule: no host is reached",
+        other => other,
+    };
+    let mut out = format!("network  {}\n", printable(network));
     if let Some(status) = &reply.status {
         out.push_str(&format!("gateway  {}\n", printable(&status.gateway)));
         for problem in status.problems() {
@@ -160,6 +165,26 @@ mod tests {
              NAME           ADDRESS    SOURCE\n\
              d.example.org  192.0.2.1  workspace\nnote: n\\n\n"
         );
+    }
+
+    #[test]
+    fn without_a_network_or_a_rule_that_is_said_in_words() {
+        for (network, expected) in [
+            (
+                "none",
+                "network  none: programs in the sandbox reach no host",
+            ),
+            (
+                "egress",
+                "network  egress, without a rule: no host is reached\n",
+            ),
+        ] {
+            let reply = parse(json!({
+                "network": network, "changed": false, "rules": [], "hosts": [], "notices": [],
+            }));
+            let text = super::reply(&reply, EgressOp::List, true, false);
+            assert!(text.starts_with(expected), "{text}");
+        }
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! `umwelt-ctl wt accept`: a person says that the sandbox of a worktree may
 //! share its repository.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use super::Site;
@@ -13,9 +12,8 @@ use crate::error::Error;
 use crate::text::{printable, shell_word};
 use crate::trust::repository;
 
-pub(super) fn run(site: &Site, path: &Path, yes: bool) -> Result<ExitCode, Error> {
-    let worktree = Worktree::find(path)?;
-    let common = &worktree.repository.common;
+pub(super) fn run(site: &Site, worktree: &Worktree, yes: bool) -> Result<ExitCode, Error> {
+    let common = worktree.repository.common.path();
     if !yes && !can_ask() {
         let word = shell_word(&worktree.path.to_string_lossy());
         let hint = format!("accept it without a question with: {NAME} wt accept --yes {word}");

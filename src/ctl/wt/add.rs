@@ -29,32 +29,31 @@ const IN_THE_WAY: &str = "it exists already";
 
 pub(super) fn run(
     site: &Site,
-    repo: &Path,
+    repository: &Repository,
     name: Option<&str>,
     branch: Option<String>,
 ) -> Result<ExitCode, Error> {
-    let repository = Repository::find(repo)?;
-    check_accepted(site, &repository)?;
+    check_accepted(site, repository)?;
     let dir = site
         .worktrees
         .dir
         .as_ref()
-        .map_or_else(|| beside(&repository.top), |dir| below(dir, &repository));
-    let shadow = Shadow::create(site, &repository)?;
+        .map_or_else(|| beside(&repository.top), |dir| below(dir, repository));
+    let shadow = Shadow::create(site, repository)?;
     let name = match name {
         Some(name) => checked(name)?,
         None => free_name(&shadow, &dir)?,
     };
     let path = dir.join(&name);
     let branch = branch.unwrap_or(name);
-    check_branch(&shadow, &repository, &branch)?;
-    let start = start(&shadow, &repository, &branch)?;
+    check_branch(&shadow, repository, &branch)?;
+    let start = start(&shadow, repository, &branch)?;
     let above = prepare(site, &dir, &path)?;
     if start.is_new {
-        make_branch(&shadow, &repository, &branch, &start.commit)?;
+        make_branch(&shadow, repository, &branch, &start.commit)?;
     }
     dirs::create_private(&site.place.dirs.data)?;
-    let made = Made::create(&repository, &site.place.dirs.data, &path)?;
+    let made = Made::create(repository, &site.place.dirs.data, &path)?;
     let filled = made.fill(&shadow, &branch, &start.commit);
     let top = match filled.and_then(|()| made.put(&above)) {
         Ok(top) => top,
@@ -64,9 +63,9 @@ pub(super) fn run(
         }
     };
     drop((shadow, made));
-    repository::accept(&site.place.dirs, &path, &repository.common)?;
+    repository::accept(&site.place.dirs, &path, repository.common.path())?;
     let told = Told {
-        repository: &repository,
+        repository,
         worktree: &path,
         dir: top.as_fd(),
         branch: &branch,
@@ -77,12 +76,12 @@ pub(super) fn run(
 
 /// A worktree stands for its repository only if a person has said so once.
 fn check_accepted(site: &Site, repository: &Repository) -> Result<(), WorktreeError> {
-    let common = &repository.common;
+    let common = repository.common.path();
     match &repository.through {
         Some(path) if !repository::is_accepted(&site.place.dirs, path, common) => {
             Err(WorktreeError::Elsewhere {
                 path: path.clone(),
-                common: common.clone(),
+                common: common.to_owned(),
             })
         }
         _ => Ok(()),
@@ -156,16 +155,21 @@ fn check_branch(
     if !checked.is_ok_and(|name| name == branch) {
         return Err(WorktreeError::Name(branch.to_owned()));
     }
-    let others = repository.worktrees();
-    let mut all = std::iter::once(&repository.common).chain(&others);
-    let is_taken = |dir: &&PathBuf| {
-        let head = Directory::open(dir).and_then(|dir| Head::load(&dir));
+    let is_taken = |dir: &Directory| {
+        let head = Head::load(dir);
         head.is_ok_and(|head| head.branch() == Some(branch))
     };
-    match all.find(is_taken) {
-        Some(dir) => Err(WorktreeError::Taken {
+    let by = match is_taken(&repository.common) {
+        true => Some(repository.common.path().to_owned()),
+        false => {
+            let other = repository.worktrees().find(is_taken);
+            other.map(|dir| dir.path().to_owned())
+        }
+    };
+    match by {
+        Some(git_dir) => Err(WorktreeError::Taken {
             branch: branch.to_owned(),
-            git_dir: dir.clone(),
+            git_dir,
         }),
         None => Ok(()),
     }
@@ -189,9 +193,7 @@ fn start(shadow: &Shadow, repository: &Repository, branch: &str) -> Result<Start
         path: repository.top.clone(),
         reason,
     };
-    let head = Directory::open(&repository.git_dir)
-        .and_then(|dir| Head::load(&dir))
-        .map_err(refused)?;
+    let head = Head::load(repository.git_dir()).map_err(refused)?;
     let called = shadow.call(args!["rev-parse", "--verify", &head.revision()]);
     match (called, head) {
         (Ok(commit), _) => Ok(Start {
@@ -226,14 +228,14 @@ fn make_branch(
         reason,
     };
     // As git would; a bare repository has none at first.
-    let common = Directory::open(&repository.common).map_err(refused)?;
+    let common = &repository.common;
     match common.create_dir("logs") {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             return Err(refused(error.to_string()));
         }
         _ => {}
     }
-    branch::create(shadow, &common, branch, commit)
+    branch::create(shadow, common, branch, commit)
 }
 
 /// The worktree and its administrative directory. The agent of the repository
@@ -255,7 +257,7 @@ impl Made {
             path: repository.top.clone(),
             reason,
         };
-        let common = Directory::open(&repository.common).map_err(refused)?;
+        let common = &repository.common;
         match common.create_dir("worktrees") {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(failed(error));
@@ -409,10 +411,9 @@ mod tests {
             std::fs::create_dir_all(base.join(dir)).unwrap();
         }
         std::fs::write(base.join("victim"), "kept").unwrap();
-        let common = base.join("repo/.git");
         let repository = Repository {
-            git_dir: common.clone(),
-            common,
+            common: Directory::open(&base.join("repo/.git")).unwrap(),
+            admin: None,
             top: base.join("repo"),
             through: None,
         };

@@ -4,18 +4,19 @@
 //! any number from the configuration, a file monitor, filters. So git is never
 //! started in one; see `shadow` for how it is started.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::fs::FileType;
+use rustix::fs::{FileType, OFlags};
 
 use super::WorktreeError;
-use crate::gitdir::{self, Directory};
+use crate::gitdir::{self, Directory, Linked};
 use crate::podman;
 use crate::subprocess::{self, Limits};
+use crate::sys::open;
 
 const MAX_HEAD: u64 = 4096;
 /// A check-out of a large repository takes a while.
@@ -24,12 +25,12 @@ const LIMITS: Limits = Limits {
     bytes: 64 << 20,
 };
 
-#[derive(Debug, Clone)]
+/// Held since it was found: an agent may swap what has its paths.
+#[derive(Debug)]
 pub(super) struct Repository {
-    pub(super) common: PathBuf,
-    /// Of the worktree that was named: its administrative directory, or the
-    /// common directory itself.
-    pub(super) git_dir: PathBuf,
+    pub(super) common: Directory,
+    /// The administrative directory of the worktree that was named.
+    pub(super) admin: Option<Directory>,
     /// What a person calls the repository: the directory that `.git` is in.
     pub(super) top: PathBuf,
     /// What was named, where that is a worktree of it.
@@ -79,56 +80,91 @@ impl Head {
 }
 
 impl Repository {
-    /// The repository at `path`, a top or a bare one, or the one that has a
-    /// worktree there. No other is found by a `.git` file.
+    /// The repository that `path`, a real one, lies in: at its top or below it,
+    /// a bare one, or the one that has a worktree there. No other is found by a
+    /// `.git` file.
     pub(super) fn find(path: &Path) -> Result<Repository, WorktreeError> {
-        let refused = |reason: String| WorktreeError::NotARepository {
+        for dir in path.ancestors() {
+            if let Some(found) = Repository::at(dir)? {
+                return Ok(found);
+            }
+        }
+        Err(WorktreeError::NotARepository {
             path: path.to_owned(),
+            reason: "there is none, nor in a directory above".to_owned(),
+        })
+    }
+
+    fn at(top: &Path) -> Result<Option<Repository>, WorktreeError> {
+        let refused = |reason: String| WorktreeError::NotARepository {
+            path: top.to_owned(),
             reason,
         };
-        let real = std::fs::canonicalize(path).map_err(|error| refused(error.to_string()))?;
-        let dot_git = real.join(".git");
-        let (git_dir, common) = match gitdir::file_type(&dot_git) {
-            Ok(FileType::Directory) => (dot_git.clone(), dot_git.clone()),
-            Ok(FileType::RegularFile) => pointed_to(&real, &dot_git).map_err(refused)?,
+        let dot_git = top.join(".git");
+        let found = match gitdir::file_type(&dot_git) {
+            Ok(FileType::Directory) => Found::Own(dot_git),
+            Ok(FileType::RegularFile) => pointed_to(top, &dot_git).map_err(refused)?,
             Ok(_) => {
                 return Err(refused(format!(
                     "{dot_git:?} is neither a directory nor a file"
                 )));
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (real.clone(), real.clone()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && is_bare(top) => {
+                Found::Own(top.to_owned())
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(refused(format!("{dot_git:?}: {error}"))),
         };
-        Directory::open(&common)
-            .and_then(|common| gitdir::check_repository(&common))
-            .map_err(refused)?;
-        gitdir::one_line(&common).map_err(refused)?;
-        let is_own = common == dot_git || common == real;
-        if !is_own && git_dir == common {
-            return Err(WorktreeError::Elsewhere { path: real, common });
-        }
-        Ok(Repository {
-            top: top_of(&common),
+        let (common, admin) = match found {
+            Found::Own(common) => (Directory::open(&common).map_err(refused)?, None),
+            Found::Linked(linked) => (linked.common, Some(linked.admin)),
+            Found::Other(common) => {
+                Directory::open(&common)
+                    .and_then(|common| gitdir::check_repository(&common))
+                    .map_err(refused)?;
+                let path = top.to_owned();
+                return Err(WorktreeError::Elsewhere { path, common });
+            }
+        };
+        gitdir::check_repository(&common).map_err(refused)?;
+        gitdir::one_line(common.path()).map_err(refused)?;
+        Ok(Some(Repository {
+            top: top_of(common.path()),
+            through: admin.is_some().then(|| top.to_owned()),
             common,
-            git_dir,
-            through: (!is_own).then_some(real),
-        })
+            admin,
+        }))
     }
 
-    /// The administrative directories of its worktrees, by name. They are to
-    /// be opened one at a time: an agent can make more than can be held.
-    pub(super) fn worktrees(&self) -> Vec<PathBuf> {
-        let Ok(worktrees) = Directory::open(&self.common.join("worktrees")) else {
-            return Vec::new();
-        };
-        let names = worktrees.names().into_iter().flatten();
-        let mut dirs: Vec<PathBuf> = names
-            .filter(|name| worktrees.dir(name).is_ok())
-            .map(|name| worktrees.path().join(name))
-            .collect();
-        dirs.sort();
-        dirs
+    /// Of the worktree that was named, or of the repository itself.
+    pub(super) fn git_dir(&self) -> &Directory {
+        self.admin.as_ref().unwrap_or(&self.common)
     }
+
+    /// The administrative directories of its worktrees, by name. They are
+    /// opened one at a time: an agent can make more than can be held.
+    pub(super) fn worktrees(&self) -> impl Iterator<Item = Directory> {
+        let worktrees = self.common.dir("worktrees").ok();
+        let names = worktrees.as_ref().and_then(|dir| dir.names().ok());
+        let mut names: Vec<OsString> = names.into_iter().flatten().collect();
+        names.sort();
+        let open = move |name| worktrees.as_ref()?.dir(name).ok();
+        names.into_iter().filter_map(open)
+    }
+
+    /// The administrative directory of this name, and where the worktree is that
+    /// it says is its own.
+    pub(super) fn named(&self, name: &OsStr) -> Option<(PathBuf, PathBuf)> {
+        let admin = self.common.dir("worktrees").ok()?.dir(name).ok()?;
+        let dot_git = admin.read_pointer("gitdir").ok()?;
+        Some((admin.path().to_owned(), dot_git.parent()?.to_owned()))
+    }
+}
+
+/// What git takes for one where there is no `.git`.
+fn is_bare(dir: &Path) -> bool {
+    let has = |name: &str| gitdir::file_type(&dir.join(name)).is_ok();
+    ["HEAD", "objects", "refs"].into_iter().all(has)
 }
 
 /// What a person calls the repository.
@@ -139,17 +175,24 @@ pub(super) fn top_of(common: &Path) -> PathBuf {
     }
 }
 
-/// What a `.git` file leads to: the administrative directory of a worktree
-/// with its repository, or twice what is no such thing.
-fn pointed_to(top: &Path, dot_git: &Path) -> Result<(PathBuf, PathBuf), String> {
+/// What a `.git` leads to.
+enum Found {
+    /// The common directory of the repository itself.
+    Own(PathBuf),
+    Linked(Linked),
+    /// No worktree says that it belongs there.
+    Other(PathBuf),
+}
+
+fn pointed_to(top: &Path, dot_git: &Path) -> Result<Found, String> {
     let git_dir = gitdir::read_pointer(dot_git, "gitdir: ")?;
     match gitdir::file_type(&git_dir.join("commondir")) {
         Ok(_) => {
-            let linked = gitdir::linked(top)?;
-            let path = |dir: &Directory| dir.path().to_owned();
-            Ok((path(&linked.admin), path(&linked.common)))
+            let held = open::absolute(top, OFlags::PATH | OFlags::DIRECTORY);
+            let held = held.map_err(|error| format!("{top:?}: {error}"))?;
+            Ok(Found::Linked(gitdir::linked(held, top)?))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((git_dir.clone(), git_dir)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Other(git_dir)),
         Err(error) => Err(format!("{git_dir:?}: {error}")),
     }
 }

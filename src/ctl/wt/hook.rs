@@ -43,7 +43,7 @@ pub(super) fn run(
         .current_dir(super::place_of(told.dir))
         .stdout(output)
         .env("UMWELT_WORKTREE", told.worktree)
-        .env("UMWELT_REPOSITORY", &told.repository.common)
+        .env("UMWELT_REPOSITORY", told.repository.common.path())
         .env("UMWELT_BRANCH", told.branch);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("GIT_") {
@@ -62,6 +62,7 @@ pub(super) fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gitdir::Directory;
     use crate::sys::open;
     use rustix::fs::OFlags;
     use std::os::fd::AsFd;
@@ -78,8 +79,8 @@ mod tests {
         std::fs::rename(&worktree, base.join("aside")).unwrap();
         symlink(&victim, &worktree).unwrap();
         let repository = Repository {
-            common: base.clone(),
-            git_dir: base.clone(),
+            common: Directory::open(&base).unwrap(),
+            admin: None,
             top: base.clone(),
             through: None,
         };

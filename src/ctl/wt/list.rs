@@ -18,6 +18,8 @@ use crate::gitdir::Directory;
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 struct Row {
+    /// By which `rm` and `accept` find it; the repository itself has none.
+    name: Option<String>,
     path: String,
     /// None where a commit is checked out, or nothing.
     branch: Option<String>,
@@ -28,10 +30,9 @@ struct Row {
     note: Option<&'static str>,
 }
 
-pub(super) fn run(site: &Site, repo: &Path, json: bool) -> Result<ExitCode, Error> {
-    let repository = Repository::find(repo)?;
-    let branches = branches(&Shadow::create(site, &repository)?)?;
-    let mut rows = vec![main_row(&repository, &branches)];
+pub(super) fn run(site: &Site, repository: &Repository, json: bool) -> Result<ExitCode, Error> {
+    let branches = branches(&Shadow::create(site, repository)?)?;
+    let mut rows = vec![main_row(repository, &branches)];
     for admin in repository.worktrees() {
         rows.push(row(&admin, &branches));
     }
@@ -44,8 +45,8 @@ pub(super) fn run(site: &Site, repo: &Path, json: bool) -> Result<ExitCode, Erro
         return Ok(cli::print(&output::render_json(&rows)?));
     }
     let wants_colour = output::wants_colour();
-    let rows: Vec<[Cell; 5]> = rows.iter().map(|row| cells(row, wants_colour)).collect();
-    let heading = ["BRANCH", "COMMIT", "SANDBOX", "NOTE", "PATH"];
+    let rows: Vec<[Cell; 6]> = rows.iter().map(|row| cells(row, wants_colour)).collect();
+    let heading = ["NAME", "BRANCH", "COMMIT", "SANDBOX", "NOTE", "PATH"];
     Ok(cli::print(&output::render_table(heading, &rows)))
 }
 
@@ -61,24 +62,22 @@ fn branches(shadow: &Shadow) -> Result<BTreeMap<String, String>, WorktreeError> 
 }
 
 fn main_row(repository: &Repository, branches: &BTreeMap<String, String>) -> Row {
-    let is_bare = repository.top == repository.common;
+    let is_bare = repository.top == repository.common.path();
     let row = Row {
         path: repository.top.to_string_lossy().into_owned(),
         note: is_bare.then_some("bare"),
         ..Row::default()
     };
-    match Directory::open(&repository.common).and_then(|dir| Head::load(&dir)) {
+    match Head::load(&repository.common) {
         Ok(head) if !is_bare => with_head(row, head, branches),
         _ => row,
     }
 }
 
-fn row(admin: &Path, branches: &BTreeMap<String, String>) -> Row {
-    let dir = Directory::open(admin);
-    let place = dir.as_ref().map(|dir| dir.read_pointer("gitdir"));
-    let place = place.into_iter().flatten().next();
+fn row(admin: &Directory, branches: &BTreeMap<String, String>) -> Row {
+    let place = admin.read_pointer("gitdir").ok();
     let top = place.as_deref().and_then(Path::parent);
-    let is_locked = || dir.as_ref().is_ok_and(|dir| dir.has("locked") != Ok(false));
+    let is_locked = || admin.has("locked") != Ok(false);
     let note = match top {
         None => Some("unreadable"),
         Some(top) if top.symlink_metadata().is_err() => Some("gone"),
@@ -86,11 +85,18 @@ fn row(admin: &Path, branches: &BTreeMap<String, String>) -> Row {
         _ => None,
     };
     let row = Row {
-        path: top.unwrap_or(admin).to_string_lossy().into_owned(),
+        name: admin
+            .path()
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned()),
+        path: top
+            .unwrap_or_else(|| admin.path())
+            .to_string_lossy()
+            .into_owned(),
         note,
         ..Row::default()
     };
-    match dir.and_then(|dir| Head::load(&dir)) {
+    match Head::load(admin) {
         Ok(head) => with_head(row, head, branches),
         Err(_) => row,
     }
@@ -110,7 +116,7 @@ fn with_head(row: Row, head: Head, branches: &BTreeMap<String, String>) -> Row {
     }
 }
 
-fn cells(row: &Row, wants_colour: bool) -> [Cell; 5] {
+fn cells(row: &Row, wants_colour: bool) -> [Cell; 6] {
     let commit = row.commit.as_deref().unwrap_or("-");
     let commit: String = commit.chars().take(10).collect();
     let running = match row.running {
@@ -118,6 +124,7 @@ fn cells(row: &Row, wants_colour: bool) -> [Cell; 5] {
         false => Cell::plain("-"),
     };
     [
+        Cell::plain(row.name.as_deref().unwrap_or("-")),
         Cell::plain(row.branch.as_deref().unwrap_or("-")),
         Cell::plain(commit),
         running,

@@ -5,6 +5,7 @@ mod add;
 mod branch;
 mod copy;
 mod git;
+mod given;
 mod hook;
 mod list;
 mod rm;
@@ -12,31 +13,35 @@ mod shadow;
 mod staging;
 mod tree;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use self::git::Repository;
+use self::rm::Worktree;
+use crate::cli::args::{Action, Args, Operands, Subcommand};
 use crate::config::{Config, Worktrees};
 use crate::ctl::NAME;
-use crate::ctl::args::{Args, Operands, Subcommand};
 use crate::ctl::place::Place;
 use crate::error::Error;
 use crate::text::shell_word;
-use crate::workspace;
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "wt",
     help: "\
-Usage: umwelt-ctl wt add REPO [NAME] [--branch B]
-       umwelt-ctl wt rm [--force] PATH
+Usage: umwelt-ctl wt add [REPO [NAME]] [--branch B]
+       umwelt-ctl wt rm [--force] PATH|NAME
        umwelt-ctl wt list [--json] [REPO]
-       umwelt-ctl wt accept [--yes] PATH
+       umwelt-ctl wt accept [--yes] PATH|NAME
 
 Makes, removes and lists git worktrees: directories with a branch each, in which
 agents work side by side. Nothing that the repository configures is run: no
 hook, no filter, no monitor. Files of git-lfs therefore stay pointers.
+
+REPO is a repository or a directory in one; left out, the current directory.
+NAME of rm and accept is one that list shows in the current directory's.
 
 add makes a worktree for branch B, or for a new branch NAME, and prints its
 path. It lies in REPO.worktrees beside the repository, or where worktrees.dir
@@ -46,69 +51,62 @@ holds the commits, and while a sandbox runs there. The branch stays.
 accept lets the sandbox of a worktree that was made otherwise share its
 repository, after a question; add does so by itself.
 
+A link on the way to a directory is refused where a sandbox can have made it.
+
 worktrees.post_add and worktrees.pre_rm of umwelt.toml name commands that run
 on the host in the worktree, after add and before rm.
 
 Options:
-      --branch B  the branch to work on; made if it does not exist
-      --force     remove also what would be lost
+  -b, --branch B  the branch to work on; made if it does not exist
+  -f, --force     remove also what would be lost
       --json      print a JSON array, one object per worktree
-      --yes       accept without a question
+  -y, --yes       accept without a question
   -h, --help      print this help and exit
   -V, --version   print the version and exit
 ",
-    options: &["branch", "force", "json", "yes"],
-    operands: Operands::Words,
+    flags: &["force", "json", "yes"],
+    values: &["branch"],
+    operands: Operands::Actions(ACTIONS),
     run,
 };
 
-fn run(args: Args) -> Result<ExitCode, Error> {
-    let words: Vec<&OsStr> = args.words.iter().map(OsString::as_os_str).collect();
-    let (action, words) = match words.split_first() {
-        Some((action, words)) => (action.to_str().unwrap_or_default(), words),
-        None => ("", &words[..]),
-    };
-    check_options(action, &args)?;
-    let site = |given: &OsStr| -> Result<(Site, PathBuf), Error> {
-        let place = Place::load()?;
-        let worktrees = Config::load(&place.dirs)?.worktrees;
-        let path = workspace::expand_tilde(Path::new(given), &place.dirs.home);
-        Ok((Site { place, worktrees }, path))
-    };
-    match (action, words) {
-        ("add", [repo, name @ ..]) if name.len() <= 1 => {
-            let name = name.first().map(|name| name.to_str().unwrap_or("\u{fffd}"));
-            let (site, repo) = site(repo)?;
-            add::run(&site, &repo, name, args.branch)
-        }
-        ("rm", [path]) => {
-            let (site, path) = site(path)?;
-            rm::run(&site, &path, args.flags.contains(&"force"))
-        }
-        ("accept", [path]) => {
-            let (site, path) = site(path)?;
-            accept::run(&site, &path, args.flags.contains(&"yes"))
-        }
-        ("list", repo) if repo.len() <= 1 => {
-            let (site, repo) = site(repo.first().copied().unwrap_or_else(|| OsStr::new(".")))?;
-            list::run(&site, &repo, args.json)
-        }
-        _ => Err(Error::Usage(format!(
-            "write one of: {NAME} wt add REPO [NAME], {NAME} wt rm PATH, {NAME} wt list [REPO], {NAME} wt accept PATH"
-        ))),
-    }
-}
+const ACTIONS: &[Action] = &[
+    Action {
+        name: "add",
+        options: &["branch"],
+        operands: (0, 2, "at most a repository and a name"),
+    },
+    Action {
+        name: "rm",
+        options: &["force"],
+        operands: (1, 1, "one path or name"),
+    },
+    Action {
+        name: "list",
+        options: &["json"],
+        operands: (0, 1, "one repository"),
+    },
+    Action {
+        name: "accept",
+        options: &["yes"],
+        operands: (1, 1, "one path or name"),
+    },
+];
 
-fn check_options(action: &str, args: &Args) -> Result<(), Error> {
-    let given = [
-        ("--yes", "accept", args.flags.contains(&"yes")),
-        ("--branch", "add", args.branch.is_some()),
-        ("--force", "rm", args.flags.contains(&"force")),
-        ("--json", "list", args.json),
-    ];
-    match given.into_iter().find(|(_, of, is)| *is && *of != action) {
-        Some((option, of, _)) => Err(Error::Usage(format!("{option} belongs to wt {of}"))),
-        None => Ok(()),
+fn run(args: Args) -> Result<ExitCode, Error> {
+    let place = Place::load()?;
+    let worktrees = Config::load(&place.dirs)?.worktrees;
+    let site = Site { place, worktrees };
+    let given = args.operand(0).unwrap_or_else(|| OsStr::new("."));
+    match args.action {
+        "add" => {
+            let name = args.operand(1).map(OsStr::to_string_lossy);
+            let repository = site.repository(given)?;
+            add::run(&site, &repository, name.as_deref(), args.text("branch")?)
+        }
+        "rm" => rm::run(&site, site.worktree(given)?, args.has("force")),
+        "accept" => accept::run(&site, &site.worktree(given)?, args.has("yes")),
+        _ => list::run(&site, &site.repository(given)?, args.has("json")),
     }
 }
 
@@ -124,6 +122,32 @@ struct Site {
     worktrees: Worktrees,
 }
 
+impl Site {
+    fn repository(&self, given: &OsStr) -> Result<Repository, WorktreeError> {
+        Repository::find(&given::real_path(Path::new(given), &self.place.dirs)?)
+    }
+
+    /// By its path; or by the name that `list` shows, in the repository that the
+    /// current directory lies in. A directory of that name is written with a
+    /// slash, as everywhere.
+    fn worktree(&self, given: &OsStr) -> Result<Worktree, WorktreeError> {
+        let is_name = Path::new(given).file_name() == Some(given);
+        let named = || self.repository(OsStr::new(".")).ok()?.named(given);
+        let Some((admin, path)) = is_name.then(named).flatten() else {
+            return Worktree::find(given::real_path(Path::new(given), &self.place.dirs)?);
+        };
+        let found = Worktree::find(path)?;
+        // An agent can have written there where another worktree is.
+        match found.repository.git_dir().path() == admin {
+            true => Ok(found),
+            false => Err(WorktreeError::NotAWorktree {
+                path: found.path,
+                reason: format!("{admin:?} names it, but it does not belong to that"),
+            }),
+        }
+    }
+}
+
 /// Why a worktree could not be made or removed.
 #[derive(Debug)]
 pub(crate) enum WorktreeError {
@@ -134,6 +158,17 @@ pub(crate) enum WorktreeError {
     NotAWorktree {
         path: PathBuf,
         reason: String,
+    },
+    /// There is no such path, or it cannot be looked at.
+    Path {
+        path: PathBuf,
+        reason: String,
+    },
+    /// An agent can have made the link that is on the way.
+    Planted {
+        path: PathBuf,
+        link: PathBuf,
+        target: PathBuf,
     },
     /// An agent can write a `.git` file: a person has to name what it leads to.
     Elsewhere {
@@ -191,11 +226,16 @@ impl WorktreeError {
         let quoted = |path: &Path| shell_word(&path.to_string_lossy());
         match self {
             WorktreeError::NotARepository { .. } => {
-                Some("name the top of a git repository, or a bare one".to_owned())
+                Some("name a git repository, or a directory in one".to_owned())
             }
             WorktreeError::NotAWorktree { .. } => {
                 Some(format!("see which there are with: {NAME} wt list REPO"))
             }
+            WorktreeError::Path { path, .. } => Some(format!("look at it with: ls -ld {}", quoted(path))),
+            WorktreeError::Planted { link, .. } => Some(format!(
+                "look where it leads with: readlink -f {}; if that is meant, name that directory itself",
+                quoted(link)
+            )),
             WorktreeError::Elsewhere { common, .. } => Some(format!(
                 "if that is meant, name it itself, as in: {NAME} wt add {}",
                 quoted(&git::top_of(common))
@@ -246,6 +286,13 @@ impl fmt::Display for WorktreeError {
                 write!(
                     f,
                     "{path:?} is not a git worktree beside its repository: {reason}"
+                )
+            }
+            WorktreeError::Path { path, reason } => write!(f, "cannot use {path:?}: {reason}"),
+            WorktreeError::Planted { path, link, target } => {
+                write!(
+                    f,
+                    "{path:?} leads through the link {link:?} to {target:?}: an agent can have made it, for a sandbox can write where it is"
                 )
             }
             WorktreeError::Elsewhere { path, common } => {

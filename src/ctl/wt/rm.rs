@@ -1,7 +1,7 @@
 //! `umwelt-ctl wt rm`: what would be lost is looked for first.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::git::{Head, Repository, args};
@@ -11,15 +11,14 @@ use super::tree::Tree;
 use super::{Site, WorktreeError};
 use crate::ctl::peer::{self, Presence};
 use crate::error::Error;
-use crate::gitdir::{self, Directory, Linked};
+use crate::gitdir::{self, Linked};
 use crate::text;
 use crate::trust::repository;
 
 /// Most paths that a refusal names.
 const MAX_NAMED: usize = 5;
 
-pub(super) fn run(site: &Site, path: &Path, force: bool) -> Result<ExitCode, Error> {
-    let worktree = Worktree::find(path)?;
+pub(super) fn run(site: &Site, worktree: Worktree, force: bool) -> Result<ExitCode, Error> {
     let target = site.place.target(Some(worktree.path.as_os_str()))?;
     if matches!(
         peer::presence(&target.names.socket)?,
@@ -28,9 +27,12 @@ pub(super) fn run(site: &Site, path: &Path, force: bool) -> Result<ExitCode, Err
         let path = worktree.path;
         return Err(WorktreeError::Running { path }.into());
     }
-    if !force && let Some(what) = worktree.unsaved(site)? {
-        let path = worktree.path;
-        return Err(WorktreeError::Unsaved { path, what }.into());
+    if !force {
+        let unsaved = worktree.unmoved_while(|| worktree.unsaved(site))?;
+        if let Some(what) = unsaved {
+            let path = worktree.path;
+            return Err(WorktreeError::Unsaved { path, what }.into());
+        }
     }
     let told = Told {
         repository: &worktree.repository,
@@ -48,7 +50,6 @@ pub(super) struct Worktree {
     pub(super) path: PathBuf,
     pub(super) repository: Repository,
     head: Head,
-    admin: Directory,
     /// Its files, and the administrative directory, as they were found. The
     /// agent of the repository may be at work, and swap what has their paths.
     files: Tree,
@@ -56,49 +57,63 @@ pub(super) struct Worktree {
 }
 
 impl Worktree {
-    pub(super) fn find(given: &Path) -> Result<Worktree, WorktreeError> {
+    /// By its real path.
+    pub(super) fn find(path: PathBuf) -> Result<Worktree, WorktreeError> {
         let refused = |reason: String| WorktreeError::NotAWorktree {
-            path: given.to_owned(),
+            path: path.clone(),
             reason,
         };
-        let path = std::fs::canonicalize(given).map_err(|error| refused(error.to_string()))?;
         let failed = |error: io::Error| refused(error.to_string());
         let files = Tree::at(&path).map_err(failed)?;
         let Linked {
             common,
             worktrees,
             admin,
-        } = gitdir::linked(&path).map_err(refused)?;
+        } = gitdir::linked(files.dir(), &path).map_err(refused)?;
         let name = admin.path().file_name().unwrap_or_default();
-        let common = common.path().to_owned();
         Ok(Worktree {
             head: Head::load(&admin).map_err(refused)?,
-            repository: Repository {
-                top: common.clone(),
-                common,
-                git_dir: admin.path().to_owned(),
-                through: Some(path.clone()),
-            },
             files,
             admin_files: Tree::of(worktrees, name, &admin).map_err(failed)?,
-            admin,
+            repository: Repository {
+                top: common.path().to_owned(),
+                common,
+                admin: Some(admin),
+                through: Some(path.clone()),
+            },
             path,
         })
     }
 
+    /// git goes to its directory by the path that this has: an agent could lead it
+    /// elsewhere for a moment, to have it find nothing.
+    fn unmoved_while<T>(
+        &self,
+        look: impl FnOnce() -> Result<T, WorktreeError>,
+    ) -> Result<T, Error> {
+        let failed = |error| Error::io(format!("look at {:?}", self.path), error);
+        let before = self.files.changed_at().map_err(failed)?;
+        let found = look()?;
+        if self.files.changed_at().map_err(failed)? != before {
+            let (path, changed) = (self.path.clone(), self.path.clone());
+            return Err(WorktreeError::Changed { path, changed }.into());
+        }
+        Ok(found)
+    }
+
     fn remove(&self) -> Result<(), Error> {
         let trees = [
-            (&self.path, &self.files),
-            (&self.repository.git_dir, &self.admin_files),
+            (self.path.as_path(), &self.files),
+            (self.repository.git_dir().path(), &self.admin_files),
         ];
-        for (path, tree) in &trees {
+        for (path, tree) in trees {
             let failed = |error| Error::io(format!("look at {path:?}"), error);
             if !tree.is_in_place().map_err(failed)? {
-                let (path, changed) = (self.path.clone(), path.to_path_buf());
+                let (path, changed) = (self.path.clone(), path.to_owned());
                 return Err(WorktreeError::Changed { path, changed }.into());
             }
         }
-        for (path, tree) in &trees {
+        for (path, tree) in trees {
             let failed = |error| Error::io(format!("remove {path:?}"), error);
             tree.remove().map_err(failed)?;
         }
@@ -111,7 +126,8 @@ impl Worktree {
             path: self.path.clone(),
             reason,
         };
-        if self.admin.has("locked").map_err(refused)? {
+        let admin = self.repository.git_dir();
+        if admin.has("locked").map_err(refused)? {
             return Ok(Some("it is locked (git worktree lock)".to_owned()));
         }
         let shadow = Shadow::create(site, &self.repository)?;
@@ -123,7 +139,7 @@ impl Worktree {
         {
             return Ok(Some(format!("no branch holds its commit {commit}")));
         }
-        shadow.load_index(&self.admin).map_err(refused)?;
+        shadow.load_index(admin).map_err(refused)?;
         let files = shadow.files(self.files.dir(), commit.as_deref())?;
         let changes = files.changes()?;
         if !changes.is_empty() {

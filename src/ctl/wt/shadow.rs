@@ -6,40 +6,46 @@
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use rustix::fs::{Dir, FileType, MemfdFlags};
+use rustix::fs::{Dir, MemfdFlags};
 use rustix::io::Errno;
 
 use super::git::{self, Repository, args};
 use super::tree::DIRECTORY;
 use super::{Site, WorktreeError};
-use crate::gitdir::{self, Directory};
+use crate::gitdir::Directory;
 use crate::sys::open;
 
-/// What git finds in the other repository. All else, `info/attributes` among
-/// it, stays out of sight.
-const BORROWED: [(&str, FileType); 4] = [
-    ("objects", FileType::Directory),
-    ("refs", FileType::Directory),
-    ("packed-refs", FileType::RegularFile),
-    ("shallow", FileType::RegularFile),
-];
+/// What git finds in the other repository: these directories, and copies of
+/// these files. All else, `info/attributes` among it, stays out of sight.
+const BORROWED: [&str; 2] = ["objects", "refs"];
+const COPIED: [&str; 2] = ["packed-refs", "shallow"];
 
 const MAX_CONFIG: u64 = 1 << 20;
-/// Of some million files. The copy takes memory.
-const MAX_INDEX: u64 = 256 << 20;
+/// An index of some million files. The copy takes memory.
+const MAX_COPY: u64 = 256 << 20;
 
 /// It is gone when this is dropped.
 pub(super) struct Shadow {
     dir: PathBuf,
+    /// What its links lead to. By their paths git could be led elsewhere while
+    /// it works.
+    _held: Vec<Directory>,
 }
 
 impl Shadow {
     pub(super) fn create(site: &Site, repository: &Repository) -> Result<Shadow, WorktreeError> {
-        check_borrowed(repository)?;
+        let refused = |reason: String| WorktreeError::NotARepository {
+            path: repository.top.clone(),
+            reason,
+        };
+        let common = &repository.common;
+        let held = BORROWED.map(|name| common.dir(name));
+        let held: Result<Vec<Directory>, String> = held.into_iter().collect();
+        let held = held.map_err(refused)?;
         let config = config_for(repository)?;
         let name = format!("umwelt-wt-{}", std::process::id());
         let dir = site.place.dirs.runtime.join(name);
@@ -48,18 +54,36 @@ impl Shadow {
             reason: error.to_string(),
         };
         DirBuilder::new().mode(0o700).create(&dir).map_err(failed)?;
-        let shadow = Shadow { dir: dir.clone() };
-        shadow.fill(&config, &repository.common).map_err(failed)?;
+        let shadow = Shadow {
+            dir: dir.clone(),
+            _held: held,
+        };
+        shadow.fill(&config).map_err(failed)?;
+        for name in COPIED {
+            shadow.copy(common, name).map_err(refused)?;
+        }
         Ok(shadow)
     }
 
-    fn fill(&self, config: &str, common: &Path) -> io::Result<()> {
-        for (name, _) in BORROWED {
-            // One that is not there yet is made where the link leads.
-            symlink(common.join(name), self.dir.join(name))?;
+    fn fill(&self, config: &str) -> io::Result<()> {
+        for (name, held) in BORROWED.iter().zip(&self._held) {
+            // Of this process: git has other descriptors.
+            let fd = held.as_fd().as_raw_fd();
+            let target = format!("/proc/{}/fd/{fd}", std::process::id());
+            symlink(target, self.dir.join(name))?;
         }
         std::fs::write(self.dir.join("config"), config)?;
         self.set_head(None)
+    }
+
+    fn copy(&self, common: &Directory, name: &str) -> Result<(), String> {
+        if !common.has(name)? {
+            return Ok(());
+        }
+        let from = common.file(name)?;
+        File::create_new(self.dir.join(name))
+            .and_then(|to| copy_with_time(&from, &to, MAX_COPY))
+            .map_err(|error| format!("{:?}: {error}", common.path().join(name)))
     }
 
     fn set_head(&self, commit: Option<&str>) -> io::Result<()> {
@@ -94,13 +118,7 @@ impl Shadow {
 
     /// Takes over the index of a worktree, if it has one.
     pub(super) fn load_index(&self, admin: &Directory) -> Result<(), String> {
-        if !admin.has("index")? {
-            return Ok(());
-        }
-        let from = admin.file("index")?;
-        File::create_new(self.index())
-            .and_then(|to| copy_with_time(&from, &to, MAX_INDEX))
-            .map_err(|error| format!("{:?}: {error}", admin.path().join("index")))
+        self.copy(admin, "index")
     }
 
     /// Gives it to a worktree that has none.
@@ -131,33 +149,14 @@ impl Drop for Shadow {
 }
 
 /// The hash that names objects is all that has to be known of the other's.
-/// A link would be followed, and a FIFO be waited for.
-fn check_borrowed(repository: &Repository) -> Result<(), WorktreeError> {
-    for (name, kind) in BORROWED {
-        let path = repository.common.join(name);
-        match gitdir::file_type(&path) {
-            Ok(found) if found == kind => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            _ => {
-                return Err(WorktreeError::NotARepository {
-                    path: repository.top.clone(),
-                    reason: format!("{path:?} is not what git makes"),
-                });
-            }
-        }
-    }
-    Ok(())
-}
-
 fn config_for(repository: &Repository) -> Result<String, WorktreeError> {
     let refused = |reason: String| WorktreeError::NotARepository {
         path: repository.top.clone(),
         reason,
     };
     // From a copy, which includes no other file.
-    let text = Directory::open(&repository.common)
-        .and_then(|common| common.read("config", MAX_CONFIG))
-        .map_err(refused)?;
+    let text = repository.common.read("config", MAX_CONFIG);
+    let text = text.map_err(refused)?;
     let value = |key: &str| -> Option<String> {
         let args = args!["config", "--file", "-", "--no-includes", "--get", key];
         let mut command = git::command(args);
@@ -250,7 +249,7 @@ fn is_full(dir: impl AsFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::Mode;
+    use rustix::fs::{FileType, Mode};
     use std::time::{Duration, UNIX_EPOCH};
 
     fn place() -> (tempfile::TempDir, Shadow, PathBuf) {
@@ -259,7 +258,11 @@ mod tests {
         let (dir, admin) = (base.join("shadow"), base.join("worktrees/w1"));
         std::fs::create_dir(&dir).unwrap();
         std::fs::create_dir_all(&admin).unwrap();
-        (temp, Shadow { dir }, admin)
+        let shadow = Shadow {
+            dir,
+            _held: Vec::new(),
+        };
+        (temp, shadow, admin)
     }
 
     #[test]

@@ -63,6 +63,13 @@ impl Tree {
         }
     }
 
+    /// When it was last moved, or something in it was. Nobody can set it back.
+    pub(super) fn changed_at(&self) -> io::Result<(i64, i64)> {
+        let stat = rustix::fs::fstat(&self.dir)?;
+        let nanoseconds = i64::try_from(stat.st_ctime_nsec).unwrap_or_default();
+        Ok((stat.st_ctime, nanoseconds))
+    }
+
     /// What is held, whatever its name is by now.
     pub(super) fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
@@ -171,6 +178,31 @@ mod tests {
                 std::fs::create_dir(&own).unwrap();
                 std::fs::remove_dir(base.join("aside")).unwrap();
             }
+        }
+    }
+
+    #[test]
+    fn a_move_there_and_back_is_noticed() {
+        let (_temp, base) = place();
+        let own = base.join("mine/w1");
+        let tree = Tree::at(&own).unwrap();
+        let before = tree.changed_at().unwrap();
+        std::fs::write(own.join("a/b/file"), "deeper").unwrap();
+        assert_eq!(tree.changed_at().unwrap(), before);
+        // The clock of a file system stands still for some milliseconds.
+        let aside = base.join("mine/aside");
+        until(|| {
+            std::fs::rename(&own, &aside).unwrap();
+            std::fs::rename(&aside, &own).unwrap();
+            tree.changed_at().unwrap() != before
+        });
+        assert!(tree.is_in_place().unwrap());
+    }
+
+    fn until(mut is_so: impl FnMut() -> bool) {
+        let begin = std::time::Instant::now();
+        while !is_so() {
+            assert!(begin.elapsed() < std::time::Duration::from_secs(10));
         }
     }
 

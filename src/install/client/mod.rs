@@ -12,13 +12,13 @@ mod skill;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::cli;
+use crate::cli::args::{Args, Operands, Subcommand};
+use crate::cli::{self, usage};
 use crate::error::Error;
-use crate::install::args::{Args, Subcommand};
 use crate::install::layout::Layout;
 use crate::install::record::Record;
 use crate::install::setup::Held;
-use crate::install::{InstallError, NAME};
+use crate::install::{InstallError, NAME, path_of};
 pub(super) use known::left_behind;
 use settings::Client;
 
@@ -35,34 +35,38 @@ CLIENT is one of opencode, claude, codex, goose, vscode, generic.
 Options:
       --merge FILE  put them into FILE, after showing the difference and asking;
                     what is there stays, and so do comments; a copy is kept
-      --yes         do not ask
+  -y, --yes         do not ask
       --skill       print a text that teaches an agent to live in the sandbox
   -h, --help        print this help and exit
   -V, --version     print the version and exit
 ",
     flags: &["yes", "skill"],
     values: &["merge"],
-    operand: Some("one of opencode, claude, codex, goose, vscode, generic"),
+    operands: Operands::Words(
+        1,
+        1,
+        "one of opencode, claude, codex, goose, vscode, generic",
+    ),
     run,
 };
 
 fn run(args: Args) -> Result<ExitCode, Error> {
-    let name = args.operand.as_deref().unwrap_or_default();
-    let client = Client::from_name(name).ok_or_else(|| {
-        let valid = Client::ALL.map(Client::name).join(", ");
-        Error::Usage(format!("unknown client {name:?}; valid are: {valid}"))
+    let name = args.operand(0).unwrap_or_default().to_string_lossy();
+    let client = Client::from_name(&name).ok_or_else(|| {
+        let valid = Client::ALL.map(|client| client.name().to_owned());
+        usage::unknown("client", &name, &format!("{NAME} client"), &valid)
     })?;
     if args.has("skill") {
         return match args.value("merge").is_some() || args.has("yes") {
-            true => Err(Error::Usage("--skill goes alone".to_owned())),
+            true => Err(Error::usage("--skill goes alone".to_owned())),
             false => Ok(cli::print(skill::TEXT)),
         };
     }
     let layout = Layout::load()?;
-    let file = args.path("merge", &layout.dirs.home)?;
+    let file = path_of(&args, "merge", &layout.dirs.home)?;
     match file {
         Some(file) => merge(client, &layout, &file, args.has("yes")),
-        None if args.has("yes") => Err(Error::Usage("--yes goes with --merge".to_owned())),
+        None if args.has("yes") => Err(Error::usage("--yes goes with --merge".to_owned())),
         None => Ok(cli::print(&client.page(&command(&layout)?))),
     }
 }

@@ -16,9 +16,9 @@ mod throwaway;
 use std::process::ExitCode;
 
 use crate::cli;
+use crate::cli::args::{Args, Operands, Subcommand};
 use crate::ctl::output::{self, Cell, Colour};
 use crate::error::Error;
-use crate::install::args::{Args, Subcommand};
 use crate::install::layout::Layout;
 use crate::install::{NAME, interrupt};
 use crate::text::printable;
@@ -48,7 +48,7 @@ Options:
 ",
     flags: &["json", "fix-commands", "quick"],
     values: &["from-inside"],
-    operand: None,
+    operands: Operands::None,
     run,
 };
 
@@ -56,10 +56,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     if let Some(task) = args.value("from-inside") {
         return attack::run(&task.to_string_lossy());
     }
-    if args.has("json") && args.has("fix-commands") {
-        let message = "--json and --fix-commands exclude each other";
-        return Err(Error::Usage(message.to_owned()));
-    }
+    args.check_one_of(&["json", "fix-commands"])?;
     interrupt::catch().map_err(|error| Error::io("catch signals", error))?;
     let layout = Layout::load()?;
     let facts = facts::gather(&layout);

@@ -12,7 +12,7 @@ mod api;
 mod applet;
 #[path = "../../../src/attach/mod.rs"]
 mod attach;
-#[path = "../../../src/cli.rs"]
+#[path = "../../../src/cli/mod.rs"]
 mod cli;
 #[path = "../../../src/config/mod.rs"]
 mod config;

@@ -49,7 +49,7 @@ pub(super) struct Report {
 
 pub(super) fn run(task: &str) -> Result<ExitCode, Error> {
     let task = serde_json::from_str(task)
-        .map_err(|error| Error::Usage(format!("--from-inside: {error}")))?;
+        .map_err(|error| Error::usage(format!("--from-inside: {error}")))?;
     let target = match task {
         Task::Attack(target) => target,
         Task::Connect(address) => return Ok(cli::print(&reach::connect(address))),

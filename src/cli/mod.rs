@@ -1,6 +1,11 @@
-//! What every applet prints the same way: errors, help, version, the log.
+//! What every applet does the same way: reads its arguments, and prints errors,
+//! help, version, the log.
 //!
 //! The only module that writes to stdout and stderr on its own account.
+
+pub(crate) mod args;
+pub(crate) mod program;
+pub(crate) mod usage;
 
 use std::io::Write;
 use std::process::ExitCode;
