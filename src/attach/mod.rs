@@ -10,6 +10,7 @@ mod detach;
 mod holders;
 mod namespaces;
 mod place;
+mod restrict;
 
 use std::fmt;
 use std::io;
@@ -40,6 +41,7 @@ pub(crate) struct Request {
 pub(crate) enum Operation {
     Attach(Attach),
     Detach(Detach),
+    Restrict(Restrict),
 }
 
 /// The caller has made sure that nothing lies below the source that must stay
@@ -68,6 +70,13 @@ pub(crate) struct Detach {
     pub(crate) inode: u64,
     /// As the attach has answered; false for a mount that podman made.
     pub(crate) made_mount_point: bool,
+}
+
+/// Makes the mount that is seen at `path` nosuid, nodev and private.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Restrict {
+    pub(crate) path: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,5 +165,6 @@ fn perform(container: &Container, operation: &Operation) -> Result<bool, Obstacl
         Operation::Attach(wanted) => bind::attach(container, wanted),
         // Nothing is left that would have to be removed later.
         Operation::Detach(wanted) => detach::detach(container, wanted).map(|()| false),
+        Operation::Restrict(wanted) => restrict::restrict(container, wanted).map(|()| false),
     }
 }

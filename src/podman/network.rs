@@ -49,6 +49,12 @@ pub(crate) fn attachment(network: &str, address: Ipv4Addr) -> String {
     format!("--network={network}:ip={address},mac=0a:75:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
 }
 
+/// Whether podman has made no network because there is one of that name. It
+/// has an option to ignore that only since 4.4.
+pub(crate) fn is_there(why: &str) -> bool {
+    why.ends_with("network already exists")
+}
+
 /// What was found in place of the networks that were asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
@@ -69,10 +75,10 @@ impl NetworkNames {
         }
     }
 
-    /// Makes one of them; one that is there already is no error here, but is
+    /// Makes one of them. That it [`is_there`] already is no error: it is
     /// looked at like a new one.
     pub(crate) fn create_args(&self, name: &str, layout: Layout) -> Vec<OsString> {
-        let mut args: Vec<String> = ["network", "create", "--ignore", "--driver=bridge"]
+        let mut args: Vec<String> = ["network", "create", "--driver=bridge"]
             .map(str::to_owned)
             .into();
         // Its name server would answer for the whole world.
@@ -239,6 +245,27 @@ mod tests {
             assert!(words.contains(&"--label=umwelt.sid=0123abcd".to_owned()));
             assert_eq!(words.last(), Some(name));
         }
+    }
+
+    #[test]
+    fn network_that_is_there_is_told_from_other_failures() {
+        let said =
+            "Error: network name umwelt-egress-0123abcd already used: network already exists";
+        assert!(is_there(said));
+        assert!(!is_there(
+            "Error: could not find free subnet from subnet pools"
+        ));
+        assert!(!is_there(""));
+    }
+
+    /// podman 4.3 gives the host no address on an internal one.
+    #[test]
+    fn host_may_have_no_address_on_the_inner_network() {
+        let mut old = pair();
+        old[0]["subnets"] = serde_json::json!([{"subnet": "10.89.0.0/24"}]);
+        let lan = parse(&old).unwrap();
+        assert_eq!(lan.gateway, Ipv4Addr::new(10, 89, 0, 1));
+        assert_eq!(lan.sandbox, Ipv4Addr::new(10, 89, 0, 2));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::attach::{Answer, MAX_REQUEST, Operation, Reply, Request};
-use crate::run::task::Finished;
+use crate::run::task::{Finished, Task};
 use crate::sys::{fdpass, inherit};
 
 /// It takes some hundredths of a second.
@@ -45,6 +45,17 @@ pub(crate) fn command(
     command.env_clear();
     inherit::hand_over_as_fd3(&mut command, theirs);
     Ok(command)
+}
+
+/// Does so at once, while nothing else goes on: when a container is new.
+pub(crate) fn perform(
+    exe: &Path,
+    pidfd: &OwnedFd,
+    operations: Vec<Operation>,
+) -> io::Result<Vec<Answer>> {
+    let count = operations.len();
+    let task = Task::spawn(command(exe, pidfd, operations)?)?;
+    Ok(parse(&task.complete(LIMIT)?, count))
 }
 
 /// One answer for each of `count` operations. A helper that failed may have

@@ -13,7 +13,7 @@ use crate::egress::setup::Setup;
 use crate::egress::targets::{self, Targets};
 use crate::error::Error;
 use crate::podman::leftover::{self, Owner};
-use crate::podman::network::{Lan, Layout, NetworkNames, Unfit};
+use crate::podman::network::{self, Lan, Layout, NetworkNames, Unfit};
 use crate::podman::{self, PodmanError};
 use crate::run::confirm::Checking;
 use crate::run::control_plane::ControlPlane;
@@ -341,12 +341,7 @@ impl ControlPlane {
             Step::Resolve(_) => {
                 egress.take_addresses(targets::parse_getent(&finished.stdout))?;
             }
-            Step::Create(name) => {
-                egress.made.push(name);
-                if egress.made.len() == egress.names.all(egress.layout()).len() {
-                    egress.networks = Networks::Made(egress.layout());
-                }
-            }
+            Step::Create(name) => egress.network_made(name),
             Step::Inspect => egress.inspected(&finished.stdout)?,
             Step::RunGateway => self.gateway_started(),
             Step::RemoveGateway => egress.gateway.state = GatewayState::Absent,
@@ -384,6 +379,7 @@ impl ControlPlane {
         match step {
             // A name that is not known, among others.
             Step::Resolve(_) => egress.take_addresses(BTreeSet::new())?,
+            Step::Create(name) if network::is_there(&why) => egress.network_made(name),
             Step::Create(name) => return Err(EgressError::Network { name, why }.into()),
             Step::Inspect => return Err(EgressError::Network { name, why }.into()),
             Step::RunGateway => self.gateway_refused(&why)?,
@@ -472,6 +468,13 @@ impl ControlPlane {
 }
 
 impl Egress {
+    fn network_made(&mut self, name: String) {
+        self.made.push(name);
+        if self.made.len() == self.names.all(self.layout()).len() {
+            self.networks = Networks::Made(self.layout());
+        }
+    }
+
     fn take_addresses(&mut self, addresses: BTreeSet<Ipv4Addr>) -> Result<(), EgressError> {
         if let Some(name) = self.unresolved.pop() {
             self.resolved.insert(name, addresses);

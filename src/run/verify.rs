@@ -2,7 +2,9 @@
 //! was asked for. Flags are not trusted: a neighbour with a design like this
 //! one ran open sandboxes because a flag was silently ignored.
 
+mod flags;
 pub(crate) mod gateway;
+mod scope;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -12,6 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Dir, FileType, Mode, OFlags, StatVfsMountFlags};
 use rustix::process::{Pid, PidfdFlags};
 
+use crate::config::Resources;
 use crate::podman::argv::{COVER_SIZE, ContainerSpec, Network};
 use crate::policy::mounts::{Cover, Mount, MountKind, MountSet};
 use crate::sys::cgroup::{self, Events};
@@ -116,6 +119,7 @@ pub(crate) fn verify(
     let root = open_root(&proc)?;
     check_masks(&root, spec)?;
     check_devices(&root)?;
+    flags::complete(&proc, exe, &pidfd, &spec.mounts)?;
     check_mount_table(&proc, spec)?;
     let scratch = check_mounts(&root, spec)?;
     let shell = if open::in_root(&root, "/bin/bash", OFlags::PATH).is_ok() {
@@ -306,24 +310,34 @@ fn check_interface_names(table: &str, expected: &[&str]) -> Result<(), VerifyErr
 
 /// The caps hold for pid 1, and for the level where the commands will be.
 fn check_limits(pid: Pid, spec: &ContainerSpec) -> Result<PathBuf, VerifyError> {
-    let cgroup = cgroup::of_process(pid)
-        .and_then(|own| cgroup::command_base(&own))
-        .or_else(|error| fail("cgroup", format!("it cannot be used: {error}")))?;
-    cgroup::forbid_swap(&cgroup)
+    let unusable = |error| fail("cgroup", format!("it cannot be used: {error}"));
+    let own = cgroup::of_process(pid).or_else(unusable)?;
+    let base = cgroup::command_base(&own).or_else(unusable)?;
+    // First those of podman: what it ignores is refused, not repaired.
+    expect_limits(&own, &spec.resources)?;
+    cgroup::forbid_swap(&base)
         .or_else(|error| fail("swap cap", format!("it cannot be set: {error}")))?;
-    let expect = |check, file, cap: u64| match cgroup::effective_limit(&cgroup, file) {
+    if expect_limits(&base, &spec.resources).is_err() {
+        scope::cap(&base, &spec.resources)?;
+    }
+    expect_limits(&base, &spec.resources)?;
+    Ok(base)
+}
+
+fn expect_limits(cgroup: &Path, caps: &Resources) -> Result<(), VerifyError> {
+    let expect = |check, file, cap: u64| match cgroup::effective_limit(cgroup, file) {
         Some(limit) if limit <= cap => Ok(()),
         Some(limit) => fail(check, format!("{limit} where at most {cap} should be")),
         None => fail(check, "there is no limit"),
     };
-    expect("memory cap", "memory.max", spec.resources.memory)?;
-    expect("process cap", "pids.max", spec.resources.pids_limit)?;
-    match cgroup::effective_cpus(&cgroup) {
+    expect("memory cap", "memory.max", caps.memory)?;
+    expect("process cap", "pids.max", caps.pids_limit)?;
+    match cgroup::effective_cpus(cgroup) {
         // cpu.max has a resolution of a microsecond in its period.
-        Some(cpus) if cpus <= spec.resources.cpus + 0.001 => Ok(cgroup),
+        Some(cpus) if cpus <= caps.cpus + 0.001 => Ok(()),
         Some(cpus) => fail(
             "cpu cap",
-            format!("{cpus} where at most {} should be", spec.resources.cpus),
+            format!("{cpus} where at most {} should be", caps.cpus),
         ),
         None => fail("cpu cap", "there is no limit"),
     }

@@ -82,6 +82,22 @@ fn read_only_directory_can_be_read_and_not_written() {
 }
 
 #[test]
+fn mount_of_the_runtime_is_given_the_flags_that_it_lacks() {
+    let mut stage = Stage::new();
+    let path = stage.path("home");
+    let options = |stage: &Stage| stage.mount_options(&path).unwrap();
+    assert_eq!(options(&stage), "rw,relatime", "the stage");
+    let [answer] = stage.helper([json!({"restrict": {"path": path}})]);
+    assert_eq!(answer, done(false));
+    assert_eq!(options(&stage), "rw,nosuid,nodev,relatime");
+    // No mount of its own, and not to be found.
+    for other in ["home/none", "plain"] {
+        let [answer] = stage.helper([json!({"restrict": {"path": stage.path(other)}})]);
+        assert_not_live(&answer, "");
+    }
+}
+
+#[test]
 fn file_is_attached_alone() {
     let mut stage = Stage::new();
     let (source, path) = (

@@ -71,7 +71,7 @@ listing >"$place/before"
 
 run doctor
 check 'a good host is found fit' said 0
-for name in user places config podman netavark kernel cgroups subids seccomp image nft disk installed keep-id hook sandbox \
+for name in user places config podman netavark storage kernel cgroups subids seccomp image nft disk installed keep-id hook sandbox \
     seal-user seal-capabilities seal-privileges seal-seccomp seal-root seal-network seal-limits seal-namespaces \
     seal-home seal-kernel seal-socket seal-setuid egress egress-gateway egress-names egress-refusal egress-ipv6 \
     egress-networks; do

@@ -74,9 +74,9 @@ fn podman(facts: &Facts) -> Finding {
         Some(found) if found < [4, 3, 0] => {
             Finding::fail(CHECK, format!("{evidence}: too old")).hint("install podman 5 or newer")
         }
-        Some(found) if found < [5, 0, 0] => Finding::warn(
+        Some(found) if ([4, 4, 0]..[5, 0, 0]).contains(&found) => Finding::warn(
             CHECK,
-            format!("{evidence}: umwelt is made for podman 5, and tested with 5.4"),
+            format!("{evidence}: umwelt is tested with 4.3 and 5.4"),
         )
         .hint("install podman 5 or newer"),
         Some(found) => with_holes(facts, CHECK, ("podman", found), evidence),
@@ -88,7 +88,22 @@ fn podman(facts: &Facts) -> Finding {
 fn from_info(facts: &Facts) -> Vec<Finding> {
     match &facts.info {
         Err(_) => Vec::new(),
-        Ok(_) => vec![runtime(facts), network(facts)],
+        Ok(info) => vec![
+            runtime(facts),
+            network(facts),
+            storage(&info.store.graph_driver_name),
+        ],
+    }
+}
+
+/// podman 4 takes vfs where no file says otherwise.
+fn storage(driver: &str) -> Finding {
+    const CHECK: &str = "storage";
+    match driver {
+        "vfs" => Finding::warn(CHECK, "vfs: every start of a sandbox copies the whole image")
+            .hint("run: podman system reset (it removes all containers and images of podman), then put these two lines into ~/.config/containers/storage.conf, and build the image again: umwelt-install image\n[storage]\ndriver = \"overlay\""),
+        "" => Finding::ok(CHECK, "podman does not tell its driver"),
+        driver => Finding::ok(CHECK, driver),
     }
 }
 
@@ -116,8 +131,20 @@ fn network(facts: &Facts) -> Finding {
     let host = facts.info.as_ref().map(|info| info.host.clone());
     let host = host.unwrap_or_default();
     let version = host.network_backend_info.unwrap_or_default().version;
+    let version = match version.trim_start_matches("netavark ") {
+        "" => "of an unknown version",
+        version => version,
+    };
     match host.network_backend.as_str() {
-        "netavark" => Finding::ok(CHECK, version.trim_start_matches("netavark ").to_owned()),
+        "netavark" if !facts.missing_tools.is_empty() => Finding::warn(
+            CHECK,
+            format!(
+                "{version}: sandboxes with a network need {} here",
+                facts.missing_tools.join(" and ")
+            ),
+        )
+        .install(facts.family, Package::NetworkTools),
+        "netavark" => Finding::ok(CHECK, version.to_owned()),
         other => Finding::warn(
             CHECK,
             format!("podman uses {other:?}: sandboxes with a network need netavark"),

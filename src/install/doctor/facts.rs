@@ -42,6 +42,8 @@ pub(super) struct Facts {
     /// The name that is configured, and what podman has under it.
     pub(super) image: Result<(String, Standing), String>,
     pub(super) nft: Option<(PathBuf, String)>,
+    /// Programs that this podman needs for a network.
+    pub(super) missing_tools: Vec<&'static str>,
     pub(super) disks: Vec<Disk>,
     pub(super) bin: PathBuf,
     pub(super) is_on_path: bool,
@@ -188,6 +190,7 @@ pub(super) struct Mapping {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Store {
     pub(super) graph_root: PathBuf,
+    pub(super) graph_driver_name: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -241,6 +244,7 @@ pub(super) fn gather(layout: &Layout) -> Facts {
         config: config(&layout.dirs),
         image: image::standing(&layout).map_err(|error| error.to_string()),
         nft: nft(),
+        missing_tools: missing_tools(info.as_ref().ok()),
         disks: disks(&layout, info.as_ref().ok()),
         is_on_path: program::is_on_path(&layout.bin),
         bin: layout.bin,
@@ -346,6 +350,17 @@ fn nft() -> Option<(PathBuf, String)> {
         said.map(|said| said.text().into_owned())
             .unwrap_or_default(),
     ))
+}
+
+/// Of those that podman 5 and its netavark do without.
+fn missing_tools(info: Option<&Info>) -> Vec<&'static str> {
+    let version = info.and_then(|info| holes::numbers(&info.version.version));
+    let needed: &[&str] = match version {
+        Some(found) if found < [5, 0, 0] => &["slirp4netns", "iptables"],
+        _ => &[],
+    };
+    let missing = |program: &&&str| call::find(program).is_none();
+    needed.iter().filter(missing).copied().collect()
 }
 
 fn disks(layout: &Layout, info: Option<&Info>) -> Vec<Disk> {

@@ -21,6 +21,8 @@ pub(super) enum Package {
     Podman,
     Crun,
     Netavark,
+    /// What podman 4 and its netavark call for a network.
+    NetworkTools,
     Nftables,
     /// `newuidmap` and `newgidmap`.
     Uidmap,
@@ -62,6 +64,7 @@ impl Family {
             (Package::Podman, _) => "podman",
             (Package::Crun, _) => "crun",
             (Package::Netavark, _) => "netavark aardvark-dns",
+            (Package::NetworkTools, _) => "slirp4netns iptables",
             (Package::Nftables, _) => "nftables",
             (Package::Uidmap, Family::Fedora) => "shadow-utils",
             (Package::Uidmap, Family::Suse | Family::Arch) => "shadow",

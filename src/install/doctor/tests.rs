@@ -18,7 +18,7 @@ const INFO: &str = r#"{
         "serviceIsRemote": false,
         "idMappings": {"uidmap": [{"size": 1}, {"size": 65536}], "gidmap": [{"size": 65537}]}
     },
-    "store": {"graphRoot": "/h/s"},
+    "store": {"graphRoot": "/h/s", "graphDriverName": "overlay"},
     "version": {"Version": "5.4.2"}
 }"#;
 
@@ -44,6 +44,7 @@ fn good() -> Facts {
         config: Ok(Some("/h/umwelt.toml".into())),
         image: Ok(("umwelt:latest".into(), Standing::Current)),
         nft: Some(("/usr/sbin/nft".into(), "nftables v1.1.3 (Name)".into())),
+        missing_tools: vec![],
         disks: vec![Disk {
             what: "it",
             path: "/d".into(),
@@ -100,7 +101,19 @@ fn info(change: impl Fn(&mut Info)) -> Result<Info, String> {
 fn every_check_fires_when_what_it_checks_is_broken() {
     use Verdict::{Fail, Warn};
     type Break = fn(&mut Facts);
-    let cases: [(&str, Verdict, Break, &str); 31] = [
+    let cases: [(&str, Verdict, Break, &str); 33] = [
+        (
+            "storage",
+            Warn,
+            |f| f.info = info(|i| i.store.graph_driver_name = "vfs".into()),
+            "driver = \"overlay\"",
+        ),
+        (
+            "netavark",
+            Warn,
+            |f| f.missing_tools = vec!["iptables"],
+            "install slirp4netns iptables",
+        ),
         ("user", Fail, |f| f.uid = 0, "as the user"),
         ("places", Fail, |f| f.places = Err(problem()), "do it"),
         ("config", Fail, |f| f.config = Err(problem()), "do it"),
@@ -132,7 +145,7 @@ fn every_check_fires_when_what_it_checks_is_broken() {
         (
             "podman",
             Warn,
-            |f| f.info = info(|i| i.version.version = "4.3.1".into()),
+            |f| f.info = info(|i| i.version.version = "4.9.3".into()),
             "podman 5",
         ),
         (

@@ -8,7 +8,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use super::{
     Proc, VerifyError, check_devices, check_interface_names, check_mount_table, check_mounts,
-    check_namespaces, check_program, check_status, check_user_map, fail, is_runtime_mount,
+    check_namespaces, check_program, check_status, check_user_map, fail, flags, is_runtime_mount,
     open_root,
 };
 use crate::podman::argv::ContainerSpec;
@@ -46,6 +46,7 @@ pub(crate) fn verify(asked: Asked<'_>, pid: Pid) -> Result<(), VerifyError> {
     check_memory(pid)?;
     let root = open_root(&proc)?;
     check_devices(&root)?;
+    flags::complete(&proc, asked.exe, &pidfd, &spec.mounts)?;
     check_mount_table(&proc, &spec)?;
     let table = mountinfo::load(&proc.path("mountinfo"))
         .or_else(|error| fail("mounts", format!("the mount table cannot be read: {error}")))?;
