@@ -7,9 +7,8 @@ use std::path::Path;
 use rustix::process::{Pid, PidfdFlags};
 
 use super::{
-    Proc, VerifyError, check_devices, check_interface_names, check_mount_table, check_mounts,
-    check_namespaces, check_program, check_status, check_user_map, fail, flags, is_runtime_mount,
-    open_root,
+    Proc, VerifyError, check_interface_names, check_namespaces, check_program, check_status,
+    check_user_map, fail, flags, mounts, open_root, table,
 };
 use crate::podman::argv::ContainerSpec;
 use crate::podman::gateway::MEMORY;
@@ -45,13 +44,13 @@ pub(crate) fn verify(asked: Asked<'_>, pid: Pid) -> Result<(), VerifyError> {
     check_interface_names(&proc.read("network", "net/dev")?, asked.interfaces)?;
     check_memory(pid)?;
     let root = open_root(&proc)?;
-    check_devices(&root)?;
+    table::check_devices(&root)?;
     flags::complete(&proc, asked.exe, &pidfd, &spec.mounts)?;
-    check_mount_table(&proc, &spec)?;
-    let table = mountinfo::load(&proc.path("mountinfo"))
+    table::check_mount_table(&proc, &spec)?;
+    let entries = mountinfo::load(&proc.path("mountinfo"))
         .or_else(|error| fail("mounts", format!("the mount table cannot be read: {error}")))?;
-    check_nothing_else(&table, &spec.mounts)?;
-    check_mounts(&root, &spec)?;
+    check_nothing_else(&entries, &spec.mounts)?;
+    mounts::check_mounts(&root, &spec)?;
     match process::has_ended(&pidfd) {
         false => Ok(()),
         true => fail("gateway", "it ended while it was checked"),
@@ -70,14 +69,14 @@ fn check_memory(pid: Pid) -> Result<(), VerifyError> {
 }
 
 /// A sandbox may have mounts of the host below its own; a gateway has none.
-fn check_nothing_else(table: &[Entry], mounts: &MountSet) -> Result<(), VerifyError> {
+fn check_nothing_else(entries: &[Entry], mounts: &MountSet) -> Result<(), VerifyError> {
     let is_asked = |entry: &&Entry| {
         let path = entry.mount_point.as_path();
         path == Path::new("/")
             || mounts.iter().any(|mount| path == Path::new(&mount.path))
-            || is_runtime_mount(path, entry)
+            || table::is_runtime_mount(path, entry)
     };
-    match table.iter().find(|entry| !is_asked(entry)) {
+    match entries.iter().find(|entry| !is_asked(entry)) {
         None => Ok(()),
         Some(entry) => fail(
             "mounts",
