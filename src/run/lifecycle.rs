@@ -1,7 +1,9 @@
 //! The life of the container: create, verify, notice its death, create it
 //! again, remove it. Every podman call is a task that the loop awaits.
 
-use std::ffi::OsString;
+mod removal;
+mod stopping;
+
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,15 +12,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::api::{ApiError, Empty, ErrorKind, Outcome};
+use crate::api::{ApiError, Outcome};
 use crate::error::Error;
 use crate::init::wire::{FromInit, VERSION};
-use crate::podman::leftover::{self, Owner};
 use crate::podman::{self, PodmanError};
 use crate::run::channel::{Channel, ChannelState, Packet};
 use crate::run::control_plane::{ControlPlane, Ending};
 use crate::run::environment::{GIT_ARGS, GitIdentity};
-use crate::run::job::EndReason;
 use crate::run::journal::Entry;
 use crate::run::network::Then;
 use crate::run::poller::{Source, Timer};
@@ -33,7 +33,6 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(30);
 /// How often a name that is taken is tried. A `podman run` may outlive its
 /// control plane by seconds, and so hold the name for a few tries.
 const MAX_ATTEMPTS: u32 = 20;
-const MAX_REMOVE_FAILURES: u32 = 2;
 const OVERDUE_EVERY: Duration = Duration::from_millis(500);
 const RESEND_AFTER: Duration = Duration::from_millis(100);
 /// From the start of the container to the first packet of pid 1.
@@ -516,150 +515,6 @@ impl ControlPlane {
         self.lingering.clear();
     }
 
-    /// Ends the container and removes what podman has of it. Closing the
-    /// channel ends pid 1, and with it all that runs inside, at once.
-    pub(crate) fn remove_then(&mut self, next: AfterRemoval) {
-        let Some(next) = self.count_before(next) else {
-            return;
-        };
-        self.drop_channel();
-        self.phase = Phase::Removing {
-            next,
-            found: Vec::new(),
-            in_the_way: false,
-            failures: 0,
-        };
-        // A `podman run` under way could create what was just removed. Its
-        // container ends as soon as it begins, so it is waited for.
-        let creating = self
-            .tasks
-            .iter()
-            .find(|(_, (_, kind))| matches!(kind, TaskKind::Create(_)));
-        match creating.map(|(id, _)| *id) {
-            Some(id) => self.poller.set(Timer::Task(id), REMOVE_LIMIT),
-            None => self.start_removal(),
-        }
-    }
-
-    fn start_removal(&mut self) {
-        match self.container_id() {
-            Some(id) => self.remove(vec![id]),
-            None => self.find_leftovers(),
-        }
-    }
-
-    /// The id that `podman run` has written: a container of ours for certain.
-    pub(crate) fn container_id(&self) -> Option<String> {
-        read_id(&self.cidfile())
-    }
-
-    fn find_leftovers(&mut self) {
-        self.podman_task(leftover::list_args(), TaskKind::FindLeftovers);
-    }
-
-    fn podman_task(&mut self, args: Vec<OsString>, kind: TaskKind) {
-        match Task::spawn(podman::command(&self.context.search_path, args)) {
-            Ok(task) => self.add_task(task, kind, REMOVE_LIMIT),
-            Err(error) => {
-                self.teardown_errors.push(PodmanError::Spawn(error));
-                self.removal_done();
-            }
-        }
-    }
-
-    fn leftovers_found(&mut self, finished: Option<Finished>) {
-        let spec = &self.context.spec;
-        let owner = Owner {
-            prefix: &spec.prefix,
-            sid: &spec.sid,
-            name: &spec.name,
-        };
-        let output = finished
-            .filter(|finished| finished.status.success())
-            .map(|finished| finished.stdout);
-        let mut leftovers = leftover::parse(&output.unwrap_or_default(), owner);
-        // The gateway that serves now is none.
-        if let Some(gateway) = self.gateway_id() {
-            leftovers.ours.retain(|id| *id != gateway);
-        }
-        if leftovers.is_name_taken {
-            self.name_is_taken();
-        }
-        if leftovers.ours.is_empty() {
-            return self.removal_done();
-        }
-        if let Phase::Removing { in_the_way, .. } = &mut self.phase {
-            *in_the_way = true;
-        }
-        self.remove(leftovers.ours);
-    }
-
-    /// No further try would end otherwise.
-    fn name_is_taken(&mut self) {
-        if let Phase::Removing { next, .. } = &mut self.phase
-            && let AfterRemoval::Retry { attempt, .. } = next
-        {
-            *attempt = MAX_ATTEMPTS;
-        }
-    }
-
-    fn remove(&mut self, ids: Vec<String>) {
-        self.podman_task(podman::remove_args(&ids), TaskKind::Remove);
-        if let Phase::Removing { found, .. } = &mut self.phase {
-            found.extend(ids);
-        }
-    }
-
-    fn removed(&mut self, finished: Option<Finished>) {
-        let Some(failed) = finished.filter(|finished| !finished.status.success()) else {
-            return self.removal_done();
-        };
-        log::error!("podman rm ended with {}: {}", failed.status, failed.stderr);
-        match &mut self.phase {
-            // podman finds out that conmon is dead, says so, and removes the
-            // container when it is asked the next time.
-            Phase::Removing { failures, .. } if *failures < MAX_REMOVE_FAILURES => {
-                *failures += 1;
-                self.find_leftovers();
-            }
-            _ => {
-                self.teardown_errors.push(PodmanError::Failed {
-                    what: "remove the sandbox",
-                    status: failed.status,
-                    stderr: failed.last_words().to_owned(),
-                });
-                self.removal_done();
-            }
-        }
-    }
-
-    fn removal_done(&mut self) {
-        let Phase::Removing {
-            next,
-            found,
-            in_the_way,
-            ..
-        } = std::mem::replace(&mut self.phase, Phase::Waiting)
-        else {
-            return;
-        };
-        for id in &found {
-            process::kill_runtime_of(id);
-        }
-        match next {
-            _ if self.stopping => self.take_network_down(Then::Stopped),
-            AfterRemoval::Retry { error, attempt }
-                if is_worth_a_retry(&error, attempt, in_the_way) =>
-            {
-                self.create(attempt + 1);
-            }
-            AfterRemoval::Retry { error, .. } | AfterRemoval::Fail(error) => {
-                self.take_network_down(Then::Failed(error));
-            }
-            AfterRemoval::CreateAfter(wait) => self.poller.set(Timer::Restart, wait),
-        }
-    }
-
     /// Nothing of the sandbox is left.
     pub(crate) fn went_down(&mut self, then: Then) {
         match then {
@@ -688,65 +543,6 @@ impl ControlPlane {
         waiting.extend(requests.map(|waiting| (waiting.connection, waiting.request)));
         for (connection, request) in waiting {
             self.refuse(connection, request, reply.clone());
-            self.flush_connection(connection);
-        }
-    }
-
-    /// The orderly end: commands, container, files.
-    pub(crate) fn begin_stop(&mut self) {
-        if self.stopping || self.is_leaving() {
-            return;
-        }
-        self.stopping = true;
-        self.close_listener();
-        let gone = Error::Api(ApiError::new(
-            ErrorKind::Stopping,
-            "the sandbox is being stopped",
-        ));
-        self.fail_waiting(&gone);
-        let ids: Vec<u64> = self.jobs.keys().copied().collect();
-        for id in ids {
-            self.end_job(id, EndReason::Stopping);
-        }
-        self.stop_when_idle();
-    }
-
-    /// Goes on with the stop once no command is left.
-    pub(crate) fn stop_when_idle(&mut self) {
-        if !self.stopping || !self.jobs.is_empty() {
-            return;
-        }
-        match self.phase {
-            Phase::Creating { .. } | Phase::Running(_) => {
-                self.remove_then(AfterRemoval::CreateAfter(Duration::ZERO));
-            }
-            Phase::Waiting | Phase::Connecting { .. } => {
-                self.phase = Phase::Waiting;
-                self.take_network_down(Then::Stopped);
-            }
-            Phase::Removing { .. } => {}
-        }
-    }
-
-    /// The end of a stop: clean only if all could be removed.
-    fn leave_stopped(&mut self) {
-        self.journal.record(&Entry::Ended { reason: "stopped" });
-        let ending = match self.teardown_errors.pop() {
-            None => Ending::Clean,
-            Some(error) => Ending::Failed(Error::Podman(error)),
-        };
-        self.leave(ending);
-    }
-
-    fn answer_shutdown(&mut self) {
-        let failure = self.failure();
-        for (connection, request) in std::mem::take(&mut self.shutdown_asked) {
-            if let Some(client) = self.connections.get_mut(&connection) {
-                match &failure {
-                    None => client.result(request, &Empty {}),
-                    Some(error) => client.error(Some(request), error.clone()),
-                }
-            }
             self.flush_connection(connection);
         }
     }
