@@ -14,10 +14,13 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 /// How often it is looked whether a limit is reached.
 const TICK: Duration = Duration::from_millis(10);
 
+const MAX_WARNINGS: u64 = 1 << 20;
+
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) time: Duration,
-    /// Of each stream, give or take what is written in a moment.
+    /// Of stdout, give or take what is written in a moment. stderr may have
+    /// more: programs warn there.
     pub(crate) bytes: u64,
 }
 
@@ -106,7 +109,8 @@ impl Running {
 
     fn is_too_large(&self) -> io::Result<bool> {
         let len = |file: &File| file.metadata().map(|metadata| metadata.len());
-        Ok(len(&self.stdout)?.max(len(&self.stderr)?) > self.limits.bytes)
+        let most = self.limits.bytes;
+        Ok(len(&self.stdout)? > most || len(&self.stderr)? > most.max(MAX_WARNINGS))
     }
 
     /// Of one that was made a process group: all that is left of it.

@@ -236,7 +236,6 @@ fn a_wrong_use_of_ctl_names_what_is_valid() {
 fn a_slip_of_the_fingers_is_seen_in_each_program() {
     for (name, args, meant) in [
         ("umwelt", &["ctll"][..], "ctl"),
-        ("umwelt-clt", &[], ""),
         ("umwelt-install", &["instal"], "install"),
         ("umwelt-install", &["remove", "--purg"], "--purge"),
         ("umwelt-install", &["ca", "rotat"], "rotate"),

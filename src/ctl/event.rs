@@ -9,6 +9,10 @@ const MAX_WHAT: usize = 500;
 
 /// The entry, and a row for each change of files that it tells of.
 pub(super) fn rows(line: &[u8]) -> Vec<[Cell; 6]> {
+    // What a full disk has cut at the end of a line is ended once more.
+    if line.trim_ascii().is_empty() {
+        return Vec::new();
+    }
     let Ok(entry) = serde_json::from_slice::<Value>(line) else {
         let text = String::from_utf8_lossy(line);
         return vec![row(["-", "unreadable", "-", "-", "-", &text])];

@@ -102,8 +102,8 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     for step in [completions::install, manual::install] {
         let done = step(&held.layout, &mut held.record);
         problems.extend(done.err().map(Error::Install));
+        held.save()?;
     }
-    held.save()?;
     if args.has("egress") || args.has("no-egress") {
         held.record.without_egress = args.has("no-egress");
     }

@@ -1,18 +1,19 @@
 //! Changes of the mounts of a running container: operations -> the command
-//! that makes them, and what it printed -> their answers. No I/O but the
-//! socket on which the request waits.
+//! that makes them, and what it printed -> their answers. Only [`perform`]
+//! waits for them, while there is no client yet.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::attach::{Answer, MAX_REQUEST, Operation, Reply, Request};
-use crate::run::task::{Finished, Task};
+use crate::run::task::Finished;
+use crate::subprocess::{self, Limits};
 use crate::sys::{fdpass, inherit};
 
 /// It takes some hundredths of a second.
@@ -54,8 +55,18 @@ pub(crate) fn perform(
     operations: Vec<Operation>,
 ) -> io::Result<Vec<Answer>> {
     let count = operations.len();
-    let task = Task::spawn(command(exe, pidfd, operations)?)?;
-    Ok(parse(&task.complete(LIMIT)?, count))
+    let mut command = command(exe, pidfd, operations)?;
+    let limits = Limits {
+        time: LIMIT,
+        bytes: 1 << 20,
+    };
+    let said = subprocess::run(command.stdin(Stdio::null()), limits)?;
+    let finished = Finished {
+        status: said.status,
+        stdout: said.text().into_owned(),
+        stderr: said.errors().into_owned(),
+    };
+    Ok(parse(&finished, count))
 }
 
 /// One answer for each of `count` operations. A helper that failed may have

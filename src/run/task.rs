@@ -1,13 +1,11 @@
-//! A podman process under way. It is awaited by the loop through its pidfd;
+//! A program of the host under way, podman mostly. It is awaited by the loop through its pidfd;
 //! its output goes to memory files, so that nothing has to be read meanwhile.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, PidfdFlags};
 
@@ -78,21 +76,6 @@ impl Task {
         !std::mem::replace(&mut self.is_killed, true)
     }
 
-    /// Waits for its end, with nothing else going on meanwhile.
-    pub(crate) fn complete(mut self, limit: Duration) -> io::Result<Finished> {
-        let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
-        let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        rustix::event::poll(&mut ended, Some(&limit))?;
-        match self.finish()? {
-            Some(finished) => Ok(finished),
-            None => {
-                self.child.kill()?;
-                self.child.wait()?;
-                Err(io::ErrorKind::TimedOut.into())
-            }
-        }
-    }
-
     /// To be called when the pidfd is readable; `None` when it was not yet.
     pub(crate) fn finish(&mut self) -> io::Result<Option<Finished>> {
         let Some(status) = self.child.try_wait()? else {
@@ -121,6 +104,7 @@ fn read_back(file: &mut File) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::{PollFd, PollFlags};
 
     #[test]
     fn output_and_status_of_a_finished_task() {
@@ -134,21 +118,6 @@ mod tests {
             ("out", "err")
         );
         assert_eq!(finished.status.code(), Some(3));
-    }
-
-    #[test]
-    fn task_is_not_waited_for_longer_than_its_limit() {
-        let command = |script| {
-            let mut command = Command::new("sh");
-            command.args(["-c", script]);
-            Task::spawn(command).unwrap()
-        };
-        let done = command("echo out")
-            .complete(Duration::from_secs(60))
-            .unwrap();
-        assert_eq!(done.stdout, "out");
-        let late = command("exec sleep 600").complete(Duration::from_millis(1));
-        assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Reads back what a fresh container really is, and compares it with what
 //! was asked for. Flags are not trusted: a neighbour with a design like this
-//! one ran open sandboxes because a flag was silently ignored.
+//! one ran open sandboxes because a flag was silently ignored. What is known
+//! that an old runtime leaves out is set first ([`flags`], [`scope`]).
 
 mod flags;
 pub(crate) mod gateway;
@@ -320,7 +321,10 @@ fn check_limits(pid: Pid, spec: &ContainerSpec) -> Result<PathBuf, VerifyError> 
         scope::cap(&base, &spec.resources)?;
     }
     expect_limits(&base, &spec.resources)?;
-    Ok(base)
+    match cgroup::is_swap_forbidden(&base) {
+        true => Ok(base),
+        false => fail("swap cap", "swap can be used"),
+    }
 }
 
 fn expect_limits(cgroup: &Path, caps: &Resources) -> Result<(), VerifyError> {

@@ -94,6 +94,12 @@ pub(crate) fn forbid_swap(cgroup: &Path) -> io::Result<()> {
     }
 }
 
+/// Also where the kernel does not account for it.
+pub(crate) fn is_swap_forbidden(cgroup: &Path) -> bool {
+    const FILE: &str = "memory.swap.max";
+    !cgroup.join(FILE).exists() || effective_limit(cgroup, FILE) == Some(0)
+}
+
 /// The lowest limit that `file` (`memory.max`, `pids.max`) sets on a cgroup
 /// or on one of the levels above it; `None` where nothing limits it.
 pub(crate) fn effective_limit(cgroup: &Path, file: &str) -> Option<u64> {
@@ -271,6 +277,21 @@ mod tests {
         assert_eq!(effective_limit(&inner, "memory.max"), Some(1024));
         std::fs::write(inner.join("cpu.max"), "150000 100000\n").unwrap();
         assert_eq!(effective_cpus(&inner), Some(1.5));
+    }
+
+    #[test]
+    fn swap_is_forbidden_where_a_level_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let inner = dir.path().join("a");
+        std::fs::create_dir(&inner).unwrap();
+        assert!(is_swap_forbidden(&inner));
+        for (text, is_forbidden) in [("max", false), ("4096", false), ("0", true)] {
+            std::fs::write(inner.join("memory.swap.max"), text).unwrap();
+            assert_eq!(is_swap_forbidden(&inner), is_forbidden, "{text}");
+        }
+        std::fs::write(inner.join("memory.swap.max"), "max").unwrap();
+        std::fs::write(dir.path().join("memory.swap.max"), "0").unwrap();
+        assert!(is_swap_forbidden(&inner));
     }
 
     #[test]

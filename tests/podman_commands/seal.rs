@@ -277,6 +277,16 @@ fn caps_hold_inside_and_cannot_be_left() {
     let outside = |file: &str| std::fs::read_to_string(sandbox.cgroup().join(file)).unwrap();
     assert_eq!(outside("memory.max"), format!("{}\n", 512 << 20));
     assert_eq!(outside("memory.swap.max"), "0\n");
+    // systemd was told another value by the OCI runtime, and leaves this one.
+    let mut reload = std::process::Command::new("systemctl");
+    assert!(
+        reload
+            .args(["--user", "daemon-reload"])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(outside("memory.swap.max"), "0\n");
     assert_eq!(outside("pids.max"), "300\n");
     assert_eq!(outside("cpu.max"), "200000 100000\n");
     // The cgroup of a command is beside that of pid 1, in the same scope.

@@ -9,7 +9,10 @@ set -euo pipefail
 
 user=umwelt-old
 place=
+hide_iptables() { mv /usr/sbin/iptables /usr/sbin/iptables.away; }
+show_iptables() { [[ ! -L /usr/sbin/iptables.away ]] || mv /usr/sbin/iptables.away /usr/sbin/iptables; }
 clean_up() {
+    show_iptables
     as "$user" "$place/umwelt" ctl stop --hard "$home/project" >/dev/null 2>&1 || true
     loginctl disable-linger "$user" 2>/dev/null || true
     systemctl stop "user@$id.service" "user-$id.slice" 2>/dev/null || true
@@ -41,9 +44,9 @@ as "$user" sh -c "mkdir -p ~/.config/containers && printf '%s\n' '[storage]' 'dr
 check 'an image for the user' import_small "$user" "$place/root"
 run as "$user" "$place/umwelt" install install --no-image
 check 'umwelt is installed' said 0 'copied to' 'imported: '
-mv /usr/sbin/iptables /usr/sbin/iptables.away
+hide_iptables
 run doctor
-mv /usr/sbin/iptables.away /usr/sbin/iptables
+show_iptables
 check 'what a network lacks is told' said 0 'need iptables here'
 run doctor
 check 'the host is found fit' said 0
@@ -93,7 +96,7 @@ END
 chown "$user:" "$home/project/.umwelt.toml"
 run as "$user" "$place/umwelt" ctl trust --yes "$home/project"
 check 'the file of the project is accepted' said 0 accepted
-as "$user" "$home/.local/bin/umwelt-run" --workspace "$home/project" >"$place/log" 2>&1 </dev/null &
+limit=1200 as "$user" "$home/.local/bin/umwelt-run" --workspace "$home/project" >"$place/log" 2>&1 </dev/null &
 wait_until 120 grep -q 'is ready for' "$place/log"
 check 'the caps hold where the commands are' limits
 as "$user" XDG_RUNTIME_DIR="/run/user/$id" systemctl --user daemon-reload

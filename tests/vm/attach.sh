@@ -33,7 +33,7 @@ path = "$folder/base"
 END
 for name in base base/tree granted other; do as dev sh -c "echo $name >$folder/$name/file"; done
 
-"${umwelt[@]}" run --workspace "$project" >"$folder/log" 2>&1 </dev/null &
+limit=1200 "${umwelt[@]}" run --workspace "$project" >"$folder/log" 2>&1 </dev/null &
 wait_until 240 grep -q 'is ready for' "$folder/log"
 pid=$(as dev podman inspect --format '{{.State.Pid}}' "umwelt-attach-$sid")
 

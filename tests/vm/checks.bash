@@ -39,13 +39,14 @@ run() {
     said=$("$@" 2>&1 </dev/null) || status=$?
 }
 
-# as USER [NAME=VALUE…] COMMAND…, in the environment of a login, for five minutes at most.
+# as USER [NAME=VALUE…] COMMAND…, in the environment of a login, for five minutes at most; what stays in
+# the background has a longer $limit before it.
 as() {
     local user=$1 id
     shift
     id=$(id -u "$user")
     # Away from the caller's folder, which the user may not enter.
-    timeout --foreground 300 runuser -u "$user" -- env --chdir=/ -i PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 \
+    timeout --foreground "${limit:-300}" runuser -u "$user" -- env --chdir=/ -i PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 \
         USER="$user" LOGNAME="$user" HOME="$(getent passwd "$user" | cut -d: -f6)" \
         XDG_RUNTIME_DIR="/run/user/$id" DBUS_SESSION_BUS_ADDRESS="unix:path=/run/user/$id/bus" "$@"
 }

@@ -138,7 +138,7 @@ rm -r "${home:?}/bin"
 
 # ---- gone again ----
 
-as "$user" "$bin/umwelt-run" --workspace "$home/project" >"$place/log" 2>&1 </dev/null &
+limit=1200 as "$user" "$bin/umwelt-run" --workspace "$home/project" >"$place/log" 2>&1 </dev/null &
 wait_until 240 grep -q 'is ready for' "$place/log"
 run as "$user" "$bin/umwelt-ctl" exec "$home/project" -- id -u
 check 'commands run in a sandbox' said 0 "$id"

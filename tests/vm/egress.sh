@@ -37,7 +37,7 @@ ip -n "$world" route add default via 203.0.113.1
 # Files that the user's test reads and removes.
 ip netns exec "$world" python3 "$folder/capture.py" "$folder/names" >"$folder/outside.packets" 2>"$folder/outside.log" &
 ip netns exec "$world" python3 "$folder/outside.py" "$folder" 203.0.113.10 203.0.113.53 2>"$folder/world.log" &
-as dev podman unshare --rootless-netns python3 "$folder/capture.py" "$folder/names" \
+limit=1200 as dev podman unshare --rootless-netns python3 "$folder/capture.py" "$folder/names" \
     >"$folder/inside.packets" 2>"$folder/inside.log" &
 for log in outside inside; do wait_until 240 grep -q ready "$folder/$log.log"; done
 

@@ -30,7 +30,7 @@ check 'root is refused' said 1 'umwelt does not run as root' 'hint: '
 run as dev XDG_RUNTIME_DIR=/run/user/0 "$folder/umwelt" run --workspace "$folder/project"
 check "another user's runtime directory is refused" said 2 '/run/user/0'
 
-"${umwelt[@]}" run --workspace "$folder/project" >"$folder/log" 2>&1 </dev/null &
+limit=1200 "${umwelt[@]}" run --workspace "$folder/project" >"$folder/log" 2>&1 </dev/null &
 wait_until 240 grep -q 'is ready for' "$folder/log"
 
 # ask [PROGRAM…]: says hello on the socket, as the user that the program makes of us.

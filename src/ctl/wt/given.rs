@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
@@ -76,14 +77,20 @@ fn target_of(path: &Path) -> io::Result<Option<PathBuf>> {
 /// be neither a workspace nor granted to write is out of reach, such as the home
 /// directory itself, and so is what this user cannot write.
 fn can_be_planted(dir: &Path, dirs: &Dirs) -> bool {
-    let unwritable = [Errno::ACCESS, Errno::ROFS, Errno::PERM];
     let is_writable = |dir: &Path| match rustix::fs::access(dir, Access::WRITE_OK) {
-        Ok(()) => true,
+        Err(Errno::ROFS) => false,
+        // An agent is the owner, too, who can write after a chmod.
+        Err(Errno::ACCESS | Errno::PERM) => is_own(dir),
         // What cannot be told is taken for the worse.
-        Err(error) => !unwritable.contains(&error),
+        Ok(()) | Err(_) => true,
     };
     let mut above = dir.ancestors();
     above.any(|dir| workspace::refusal(dir, dirs).is_none() && is_writable(dir))
+}
+
+fn is_own(dir: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    !dir.symlink_metadata().is_ok_and(|dir| dir.uid() != own)
 }
 
 /// By the name that the shell knows it by, where that is a name of it: a link
@@ -99,7 +106,8 @@ fn current_dir() -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn place() -> (tempfile::TempDir, PathBuf, Dirs) {
         let temp = tempfile::tempdir().unwrap();
@@ -144,6 +152,15 @@ mod tests {
         // Also where the last part of the path is no link.
         symlink("../../secret", base.join("home/dev/p/above")).unwrap();
         assert!(real_path(Path::new("~/dev/p/above/p"), &dirs).is_err());
+        // The owner can close what is writable, and open it again.
+        for dir in ["home/dev/p/sub", "home/dev/p", "home/dev"] {
+            std::fs::set_permissions(base.join(dir), Permissions::from_mode(0o555)).unwrap();
+        }
+        let refused = real_path(Path::new("~/dev/p/link"), &dirs);
+        for dir in ["home/dev", "home/dev/p"] {
+            std::fs::set_permissions(base.join(dir), Permissions::from_mode(0o755)).unwrap();
+        }
+        assert!(matches!(refused, Err(WorktreeError::Planted { .. })));
         // And behind a link that is fine.
         symlink("dev/p/link", base.join("home/to")).unwrap();
         assert!(real_path(Path::new("~/to"), &dirs).is_err());

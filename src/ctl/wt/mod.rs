@@ -11,6 +11,7 @@ mod list;
 mod rm;
 mod shadow;
 mod staging;
+mod temporary;
 mod tree;
 
 use std::ffi::OsStr;

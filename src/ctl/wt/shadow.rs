@@ -4,19 +4,21 @@
 //! the right moment.
 
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, File};
-use std::io::{self, Read, Seek, Write};
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use rustix::fs::{Dir, MemfdFlags};
+use rustix::fs::Dir;
 use rustix::io::Errno;
 
 use super::git::{self, Repository, args};
+use super::temporary::Temporary;
 use super::tree::DIRECTORY;
 use super::{Site, WorktreeError};
 use crate::gitdir::Directory;
+use crate::subprocess::memory_file;
 use crate::sys::open;
 
 /// What git finds in the other repository: these directories, and copies of
@@ -24,12 +26,15 @@ use crate::sys::open;
 const BORROWED: [&str; 2] = ["objects", "refs"];
 const COPIED: [&str; 2] = ["packed-refs", "shallow"];
 
+const PREFIX: &str = "umwelt-wt-";
 const MAX_CONFIG: u64 = 1 << 20;
 /// An index of some million files. The copy takes memory.
 const MAX_COPY: u64 = 256 << 20;
 
 /// It is gone when this is dropped.
 pub(super) struct Shadow {
+    /// In the runtime directory.
+    _own: Temporary,
     dir: PathBuf,
     /// What its links lead to. By their paths git could be led elsewhere while
     /// it works.
@@ -47,18 +52,19 @@ impl Shadow {
         let held: Result<Vec<Directory>, String> = held.into_iter().collect();
         let held = held.map_err(refused)?;
         let config = config_for(repository)?;
-        let name = format!("umwelt-wt-{}", std::process::id());
-        let dir = site.place.dirs.runtime.join(name);
-        let failed = |error: io::Error| WorktreeError::Place {
-            path: dir.clone(),
-            reason: error.to_string(),
+        let runtime = &site.place.dirs.runtime;
+        let failed = |reason: String| WorktreeError::Place {
+            path: runtime.clone(),
+            reason,
         };
-        DirBuilder::new().mode(0o700).create(&dir).map_err(failed)?;
+        let own = Temporary::create(runtime, PREFIX).map_err(failed)?;
         let shadow = Shadow {
-            dir: dir.clone(),
+            dir: own.dir().path().to_owned(),
+            _own: own,
             _held: held,
         };
-        shadow.fill(&config).map_err(failed)?;
+        let filled = shadow.fill(&config);
+        filled.map_err(|error| failed(error.to_string()))?;
         for name in COPIED {
             shadow.copy(common, name).map_err(refused)?;
         }
@@ -140,14 +146,6 @@ fn copy_with_time(from: &File, mut to: &File, most: u64) -> io::Result<()> {
     to.set_modified(from.metadata()?.modified()?)
 }
 
-impl Drop for Shadow {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.dir) {
-            log::warn!("cannot remove {:?}: {error}", self.dir);
-        }
-    }
-}
-
 /// The hash that names objects is all that has to be known of the other's.
 fn config_for(repository: &Repository) -> Result<String, WorktreeError> {
     let refused = |reason: String| WorktreeError::NotARepository {
@@ -172,13 +170,6 @@ fn config_for(repository: &Repository) -> Result<String, WorktreeError> {
         Some("sha256") => Ok(format!("{settings}\tobjectFormat = sha256\n")),
         Some(other) => Err(refused(format!("its object format is {other:?}"))),
     }
-}
-
-fn memory_file(text: &[u8]) -> io::Result<File> {
-    let mut file = File::from(rustix::fs::memfd_create("config", MemfdFlags::CLOEXEC)?);
-    file.write_all(text)?;
-    file.rewind()?;
-    Ok(file)
 }
 
 /// The files of a worktree.
@@ -255,11 +246,12 @@ mod tests {
     fn place() -> (tempfile::TempDir, Shadow, PathBuf) {
         let temp = tempfile::tempdir().unwrap();
         let base = temp.path().canonicalize().unwrap();
-        let (dir, admin) = (base.join("shadow"), base.join("worktrees/w1"));
-        std::fs::create_dir(&dir).unwrap();
+        let admin = base.join("worktrees/w1");
         std::fs::create_dir_all(&admin).unwrap();
+        let own = Temporary::create(&base, PREFIX).unwrap();
         let shadow = Shadow {
-            dir,
+            dir: own.dir().path().to_owned(),
+            _own: own,
             _held: Vec::new(),
         };
         (temp, shadow, admin)

@@ -342,12 +342,12 @@ impl Service {
         client.flush();
         client.read();
         let mut incoming = std::mem::take(&mut client.incoming);
-        let mut answers = Vec::new();
-        while let Some(message) = unframed(&incoming) {
-            let length = message.len() + 2;
+        let (mut answers, mut taken) = (Vec::new(), 0);
+        while let Some(message) = incoming.get(taken..).and_then(unframed) {
+            taken += message.len() + 2;
             answers.extend(self.take_question(message, shared, Way::Tcp(token)));
-            incoming.drain(..length);
         }
+        incoming.drain(..taken);
         if let Some(client) = self.clients.get_mut(&token) {
             for answer in answers {
                 client.out.extend_from_slice(&framed(&answer));

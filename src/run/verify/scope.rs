@@ -3,17 +3,20 @@
 //! written to the files of a scope is gone when systemd reads its units again.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::{VerifyError, fail};
 use crate::config::Resources;
-use crate::run::task::Task;
+use crate::subprocess::{self, Limits};
 
 const CHECK: &str = "caps of the scope";
 /// Where systemd itself is looked for; no PATH can lead elsewhere.
 const PROGRAM: &str = "/usr/bin/systemctl";
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMITS: Limits = Limits {
+    time: Duration::from_secs(20),
+    bytes: 1 << 16,
+};
 
 /// To be read back: that systemd agrees is not taken for its doing so.
 pub(super) fn cap(scope: &Path, caps: &Resources) -> Result<(), VerifyError> {
@@ -23,16 +26,20 @@ pub(super) fn cap(scope: &Path, caps: &Resources) -> Result<(), VerifyError> {
     log::info!("systemd is asked for the caps, which the OCI runtime has not set");
     let mut command = Command::new(PROGRAM);
     command.args(["--user", "set-property", "--runtime", unit]);
-    command.args(properties(caps)).current_dir("/").env_clear();
+    command.args(properties(caps)).stdin(Stdio::null());
+    command.current_dir("/").env_clear();
+    // As for podman: the environment of an MCP client may lack both.
+    if let Some(usual) = crate::dirs::usual_runtime() {
+        command.env("XDG_RUNTIME_DIR", usual);
+    }
     for name in ["XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"] {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
         }
     }
-    let done = Task::spawn(command).and_then(|task| task.complete(LIMIT));
-    match done {
-        Ok(done) if done.status.success() => Ok(()),
-        Ok(done) => fail(CHECK, format!("{PROGRAM}: {}", done.last_words())),
+    match subprocess::run(&mut command, LIMITS) {
+        Ok(said) if said.status.success() => Ok(()),
+        Ok(said) => fail(CHECK, format!("{PROGRAM}: {}", said.problem())),
         Err(error) => fail(CHECK, format!("{PROGRAM}: {error}")),
     }
 }
