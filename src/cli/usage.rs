@@ -109,7 +109,8 @@ impl From<lexopt::Error> for Error {
     }
 }
 
-/// The word of the list that was meant, if it is a slip of the fingers away.
+/// The word of the list that was meant, if it is a slip of the fingers away, or
+/// if the given one goes on after it: `claude-code`.
 pub(crate) fn nearest<'a>(word: &str, valid: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let bare = word.trim_start_matches('-');
     let length = bare.chars().count();
@@ -117,11 +118,21 @@ pub(crate) fn nearest<'a>(word: &str, valid: impl IntoIterator<Item = &'a str>) 
         return None;
     }
     let most = (length / 3).max(1);
-    let valid = valid.into_iter();
-    let measured = valid.map(|known| (distance(bare, known.trim_start_matches('-')), known));
+    let valid: Vec<&str> = valid.into_iter().collect();
+    let begun = || {
+        let mut begun = valid.iter().copied();
+        begun.find(|known| {
+            let rest = bare.strip_prefix(known.trim_start_matches('-'));
+            rest.is_some_and(|rest| rest.starts_with('-'))
+        })
+    };
+    let measured = valid
+        .iter()
+        .copied()
+        .map(|known| (distance(bare, known.trim_start_matches('-')), known));
     let near = measured.filter(|(distance, known)| *distance <= most && known.len() > *distance);
-    near.min_by_key(|(distance, _)| *distance)
-        .map(|(_, known)| known)
+    let near = near.min_by_key(|(distance, _)| *distance);
+    near.map(|(_, known)| known).or_else(begun)
 }
 
 /// How many letters have to be put in, left out, replaced, or swapped with the
@@ -181,6 +192,8 @@ mod tests {
             ("wr", Some("wt")),
             ("--jsno", Some("--json")),
             ("-hard", Some("--hard")),
+            ("status-now", Some("status")),
+            ("statuses-now", None),
             ("dance", None),
             ("ls", None),
             ("x", None),
