@@ -54,6 +54,15 @@ pub(crate) enum InstallError {
     Merge {
         path: PathBuf,
         why: String,
+        client: &'static str,
+    },
+    /// Settings that an agent could write.
+    OfProject {
+        path: PathBuf,
+        /// Can be a workspace.
+        dir: PathBuf,
+        /// The way out.
+        instead: String,
     },
     /// A question needs somebody who can answer it.
     NobodyToAsk,
@@ -66,6 +75,18 @@ impl InstallError {
             what,
             path: path.to_owned(),
             source,
+        }
+    }
+
+    /// Of whose settings it tells.
+    pub(super) fn of_client(self, name: &'static str) -> InstallError {
+        match self {
+            InstallError::Merge { path, why, .. } => InstallError::Merge {
+                path,
+                why,
+                client: name,
+            },
+            other => other,
         }
     }
 
@@ -101,9 +122,10 @@ impl InstallError {
                 "install mmdebstrap (on Debian: apt-get install mmdebstrap), or see whether podman reaches a registry: podman pull debian:trixie-slim, or bring one along: umwelt-install image --from FILE"
                     .to_owned(),
             ),
-            InstallError::Merge { .. } => Some(format!(
-                "what has to be in it is printed by: {NAME} client CLIENT"
+            InstallError::Merge { client, .. } => Some(format!(
+                "what has to be in it is printed by: {NAME} client {client}"
             )),
+            InstallError::OfProject { instead, .. } => Some(instead.clone()),
             InstallError::NobodyToAsk => Some("write it without a question with --yes".to_owned()),
             InstallError::NotAccepted
             | InstallError::Program(_) | InstallError::Package { .. } => None,
@@ -153,7 +175,11 @@ impl fmt::Display for InstallError {
             InstallError::Package { path, word } => {
                 write!(f, "{path:?} names {word:?}, which is no Debian package")
             }
-            InstallError::Merge { path, why } => write!(f, "{path:?} is not changed: {why}"),
+            InstallError::Merge { path, why, .. } => write!(f, "{path:?} is not changed: {why}"),
+            InstallError::OfProject { path, dir, .. } => write!(
+                f,
+                "{path:?} is not changed: {dir:?} can be a workspace, so what runs in a sandbox could write this file, and the client runs on the host what it names"
+            ),
             InstallError::NobodyToAsk => {
                 f.write_str("nothing is changed: standard input or output is not a terminal")
             }
@@ -205,6 +231,12 @@ mod tests {
             InstallError::Merge {
                 path: path(),
                 why: "w".into(),
+                client: "c",
+            },
+            InstallError::OfProject {
+                path: path(),
+                dir: path(),
+                instead: "i".into(),
             },
             InstallError::NobodyToAsk,
             InstallError::NotAccepted,

@@ -196,28 +196,24 @@ fn a_person_is_asked_and_the_answer_counts() {
 #[test]
 fn link_in_the_place_of_the_directory_leads_to_no_other_file() {
     let stage = Stage::new();
-    for dir in ["home/.x", "home/project", "home/project/.x"] {
+    for dir in ["home/.x", "home/.p", "home/.p/.x"] {
         stage.make_dir(dir);
         if dir.ends_with(".x") {
             stage.write(&format!("{dir}/settings.json"), "{}\n");
         }
     }
-    let file = stage.path("home/project/.x/settings.json");
+    let file = stage.path("home/.p/.x/settings.json");
     let swap = || {
-        std::fs::rename(stage.path("home/project/.x"), stage.path("home/project/y")).unwrap();
-        std::os::unix::fs::symlink(stage.path("home/.x"), stage.path("home/project/.x")).unwrap();
+        std::fs::rename(stage.path("home/.p/.x"), stage.path("home/.p/y")).unwrap();
+        std::os::unix::fs::symlink(stage.path("home/.x"), stage.path("home/.p/.x")).unwrap();
     };
     let (shown, code) = answer_after(&stage, file.to_str().unwrap(), swap, "y\n");
     assert_eq!(code, Some(0), "{shown}");
     assert_eq!(stage.read("home/.x/settings.json"), "{}\n");
     assert_eq!(std::fs::read_dir(stage.path("home/.x")).unwrap().count(), 1);
-    assert!(
-        stage
-            .read("home/project/y/settings.json")
-            .contains("mcpServers")
-    );
+    assert!(stage.read("home/.p/y/settings.json").contains("mcpServers"));
     assert_eq!(
-        stage.read("home/project/y/settings.json.before-umwelt-1"),
+        stage.read("home/.p/y/settings.json.before-umwelt-1"),
         "{}\n"
     );
 }
@@ -251,20 +247,20 @@ fn a_new_file_is_made_with_its_directory() {
 #[test]
 fn a_tilde_is_the_home_and_never_a_directory() {
     let stage = Stage::new();
-    stage.make_dir("home/project");
+    stage.make_dir("home/.p");
     let merge = |word: &str| {
         let mut command = stage.install_command(&["client", "codex", word, "--yes"]);
-        command.current_dir(stage.path("home/project"));
+        command.current_dir(stage.path("home/.p"));
         Ended::from(command.output().unwrap())
     };
     let ended = merge("--merge=~/.codex/config.toml");
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(stage.path("home/.codex/config.toml").exists());
     assert_eq!(merge("--merge=~other/config.toml").code, Some(2));
-    assert!(!stage.path("home/project/~").exists());
-    assert!(!stage.path("home/project/~other").exists());
+    assert!(!stage.path("home/.p/~").exists());
+    assert!(!stage.path("home/.p/~other").exists());
     assert_eq!(merge("--merge=./~other.toml").code, Some(0));
-    assert!(stage.path("home/project/~other.toml").exists());
+    assert!(stage.path("home/.p/~other.toml").exists());
     let ended = stage.run(&[
         "install",
         "--no-image",
@@ -273,6 +269,58 @@ fn a_tilde_is_the_home_and_never_a_directory() {
     ]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(stage.path("home/mine/umwelt-ctl").is_symlink());
+}
+
+/// What runs in the sandbox could write them, and clients run what they name.
+#[test]
+fn settings_of_a_project_are_refused_and_the_right_file_is_named() {
+    let stage = Stage::new();
+    for dir in ["home/p", "home/p/.vscode", "home/p/.claude"] {
+        stage.make_dir(dir);
+    }
+    stage.write("home/p/.mcp.json", "{}\n");
+    let before = stage.listing("home");
+    for (client, file, right) in [
+        ("vscode", ".vscode/mcp.json", "~/.config/Code/User/mcp.json"),
+        ("claude", ".mcp.json", "--merge ~/.claude.json"),
+        (
+            "claude",
+            ".claude/settings.json",
+            "--merge ~/.claude/settings.json",
+        ),
+        (
+            "opencode",
+            "opencode.json",
+            "~/.config/opencode/opencode.jsonc",
+        ),
+        ("codex", ".codex/config.toml", "~/.codex/config.toml"),
+        ("generic", "new/mcp.json", "in your home"),
+        ("goose", "config.yaml", "client goose"),
+    ] {
+        let mut command = stage.install_command(&["client", client, "--merge", file, "--yes"]);
+        command.current_dir(stage.path("home/p"));
+        let ended = Ended::from(command.output().unwrap());
+        let named = stage.path("home/p").join(file);
+        let named = format!("{named:?} is not changed: ");
+        ended.failed(&[&named, "can be a workspace", "hint: ", right]);
+        assert_eq!(stage.listing("home"), before);
+    }
+    // So that nobody is sent to the file of a project.
+    let ended = stage.run(&["client", "claude", "--merge", "~/x.json", "--yes"]);
+    ended.failed(&["~/.claude.json", "client claude\n"]);
+    assert!(!ended.stderr.contains(".mcp.json"), "{ended:?}");
+    let ended = stage.run(&["client", "claude", "--merge", "~/.claude.json", "--yes"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
+fn the_clients_name_is_told_where_it_was_nearly_given() {
+    let ended = Stage::new().run(&["client", "claude-code"]);
+    assert_eq!(ended.code, Some(2));
+    assert!(
+        ended.stderr.contains("did you mean \"claude\"?"),
+        "{ended:?}"
+    );
 }
 
 #[test]
@@ -286,6 +334,10 @@ fn a_linked_file_is_edited_where_it_is() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(link.is_symlink());
     assert!(stage.read("home/dotfiles/s.json").contains("mcpServers"));
+    assert!(
+        ended.stdout.contains("never make that a workspace"),
+        "{ended:?}"
+    );
 }
 
 /// What is written by other editors, other systems, and older versions.

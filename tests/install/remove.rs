@@ -144,12 +144,7 @@ fn what_is_kept_is_counted_by_kind_and_folder() {
 fn settings_of_clients_that_name_umwelt_are_named_and_stay() {
     let stage = Stage::with_image();
     stage.done(&["install"]);
-    for name in [
-        "home/.claude",
-        "home/.codex",
-        "home/project",
-        "home/dotfiles",
-    ] {
+    for name in ["home/.claude", "home/.codex", "home/.work", "home/dotfiles"] {
         stage.make_dir(name);
     }
     stage.write("home/.claude/settings.json", "{}\n");
@@ -161,7 +156,7 @@ fn settings_of_clients_that_name_umwelt_are_named_and_stay() {
     stage.write("home/dotfiles/codex.before-umwelt-mine", "");
     for (client, file) in [
         ("claude", "home/.claude/settings.json"),
-        ("claude", "home/project/.mcp.json"),
+        ("claude", "home/.work/.claude.json"),
         ("codex", "home/.codex/config.toml"),
     ] {
         let file = stage.path(file);
@@ -169,7 +164,7 @@ fn settings_of_clients_that_name_umwelt_are_named_and_stay() {
     }
     let names = [
         ("client", "home/.claude/settings.json"),
-        ("client", "home/project/.mcp.json"),
+        ("client", "home/.work/.claude.json"),
         ("client", "home/dotfiles/codex"),
         ("copy", "home/.claude/settings.json.before-umwelt-1"),
         ("copy", "home/dotfiles/codex.before-umwelt-1"),

@@ -39,19 +39,21 @@ const OF_CONFIG: [&str; 10] = [
     "zed/settings.json",
 ];
 
+/// The usual places, in a home and in its `$XDG_CONFIG_HOME`.
+pub(super) fn all(home: &Path, config: &Path) -> impl Iterator<Item = PathBuf> {
+    let of_home = OF_HOME.iter().map(|name| home.join(name));
+    of_home.chain(OF_CONFIG.iter().map(|name| config.join(name)))
+}
+
 /// Settings that name umwelt, and copies of settings, in the usual places and
 /// beside `merged`.
 pub(in crate::install) fn left_behind(
     dirs: &Dirs,
     merged: &[PathBuf],
 ) -> (BTreeSet<PathBuf>, BTreeSet<PathBuf>) {
-    let of_home = OF_HOME.iter().map(|name| dirs.home.join(name));
-    let of_config = OF_CONFIG
-        .iter()
-        .map(|name| dirs.config.with_file_name(name));
+    let config = dirs.config.with_file_name("");
     // People link their settings: a copy is beside what a link leads to.
-    let known: BTreeSet<PathBuf> = of_home
-        .chain(of_config)
+    let known: BTreeSet<PathBuf> = all(&dirs.home, &config)
         .chain(merged.iter().cloned())
         .map(|path| crate::places::real(&path))
         .collect();

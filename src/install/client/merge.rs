@@ -85,6 +85,7 @@ fn refused(path: &Path, why: String) -> InstallError {
     InstallError::Merge {
         path: path.to_owned(),
         why,
+        client: "CLIENT",
     }
 }
 

@@ -6,6 +6,7 @@ mod json_edit;
 mod jsonc;
 mod known;
 mod merge;
+mod place;
 mod settings;
 mod skill;
 
@@ -20,6 +21,7 @@ use crate::install::record::Record;
 use crate::install::setup::Held;
 use crate::install::{InstallError, NAME, path_of};
 pub(super) use known::left_behind;
+use place::Around;
 use settings::Client;
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
@@ -34,7 +36,9 @@ CLIENT is one of opencode, claude, codex, goose, vscode, generic.
 
 Options:
       --merge FILE  put them into FILE, after showing the difference and asking;
-                    what is there stays, and so do comments; a copy is kept
+                    what is there stays, and so do comments; a copy is kept.
+                    It is a file of your home, such as ~/.claude.json, and none
+                    of a project: what runs in the sandbox could write that
   -y, --yes         do not ask
       --skill       print a text that teaches an agent to live in the sandbox
   -h, --help        print this help and exit
@@ -72,13 +76,33 @@ fn run(args: Args) -> Result<ExitCode, Error> {
 }
 
 fn merge(client: Client, layout: &Layout, file: &Path, yes: bool) -> Result<ExitCode, Error> {
+    let named = std::path::absolute(file);
+    let named = named.map_err(|error| InstallError::file("find", file, error))?;
+    let around = place::around(&named, &layout.dirs);
+    if let Around::Workspace(dir) = around {
+        return Err(InstallError::OfProject {
+            path: named,
+            dir,
+            instead: client.of_user(file),
+        }
+        .into());
+    }
     let command = command(layout)?;
     let edit = |text: &str| client.merge(&command, file, text);
-    let done = merge::into_file(file, edit, yes)?;
+    let done = merge::into_file(file, edit, yes);
+    let done = done.map_err(|error| match error {
+        Error::Install(error) => Error::Install(error.of_client(client.name())),
+        other => other,
+    })?;
     if let Err(error) = remember(layout, done.file) {
         log::warn!("umwelt-install remove will not know of it: {error}");
     }
     cli::print(&done.text);
+    if let Around::Linked(dir) = around {
+        cli::print(&format!(
+            "note: a link leads it into {dir:?}: never make that a workspace\n"
+        ));
+    }
     if let Some(note) = done.after.as_deref().and_then(|text| client.note(text)) {
         cli::print(&format!("note: {note}\n"));
     }
@@ -115,6 +139,7 @@ fn command(layout: &Layout) -> Result<String, Error> {
         _ => Err(InstallError::Merge {
             path,
             why: "its path is not plain UTF-8".to_owned(),
+            client: "CLIENT",
         }
         .into()),
     }

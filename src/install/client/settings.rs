@@ -10,6 +10,7 @@ use std::path::Path;
 use super::codex;
 use super::json_edit::{self, Lists};
 use super::jsonc;
+use crate::install::NAME;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Client {
@@ -143,7 +144,10 @@ impl Client {
     /// The text of the client's file with the settings in it.
     pub(super) fn merge(self, command: &str, file: &Path, text: &str) -> Result<String, String> {
         match self {
-            Client::Opencode => json_edit::merge(text, &opencode(command), Lists::Replace),
+            Client::Opencode => {
+                check_permissions(text)?;
+                json_edit::merge(text, &opencode(command), Lists::Replace)
+            }
             Client::Claude if is_claude_settings(file) => {
                 json_edit::merge(text, CLAUDE_SETTINGS, Lists::Extend)
             }
@@ -151,7 +155,7 @@ impl Client {
                 json_edit::merge(text, &mcp_servers(command), Lists::Replace)
             }
             Client::Claude => Err(
-                "for Claude Code it should be .claude/settings.json (permissions), or .mcp.json or ~/.claude.json (the server)"
+                "for Claude Code it should be ~/.claude/settings.json (permissions) or ~/.claude.json (the server)"
                     .to_owned(),
             ),
             Client::Codex => codex::merge(text, &codex_settings(command)),
@@ -164,14 +168,37 @@ impl Client {
         }
     }
 
+    /// The way out where `file` is one of a project.
+    pub(super) fn of_user(self, file: &Path) -> String {
+        let own = match self {
+            Client::Opencode => "~/.config/opencode/opencode.jsonc",
+            Client::Claude if is_claude_settings(file) => "~/.claude/settings.json",
+            Client::Claude => "~/.claude.json",
+            Client::Codex => "~/.codex/config.toml",
+            Client::Vscode => "~/.config/Code/User/mcp.json",
+            Client::Goose => {
+                return format!(
+                    "put into ~/.config/goose/config.yaml by hand what is printed by: {NAME} client goose"
+                );
+            }
+            Client::Generic => {
+                return "name the file in your home in which the client keeps its user's settings"
+                    .to_owned();
+            }
+        };
+        format!(
+            "use that of your home: {NAME} client {} --merge {own}",
+            self.name()
+        )
+    }
+
     /// What a person should look at in the merged text.
     pub(super) fn note(self, text: &str) -> Option<String> {
         if self != Client::Opencode {
             return None;
         }
         let node = jsonc::parse(text).ok()?;
-        let places: [&[&str]; 2] = [&["permission"], &["agent", "umwelt", "permission"]];
-        let late = places.into_iter().find_map(|place| {
+        let late = PERMISSIONS.into_iter().find_map(|place| {
             let late = late_wildcard(&node.keys(place))?.to_owned();
             Some(format!(
                 "in {:?}, {late:?} stands after the tools of umwelt and wins over them; move it up",
@@ -185,6 +212,28 @@ impl Client {
             ))
         })
     }
+}
+
+/// Where opencode has permissions of tools, by their names.
+const PERMISSIONS: [&[&str]; 2] = [&["permission"], &["agent", "umwelt", "permission"]];
+
+/// One word for all tools has no room for those of umwelt.
+fn check_permissions(text: &str) -> Result<(), String> {
+    // What is no JSON is told by the merge.
+    let Ok(root) = jsonc::parse(text) else {
+        return Ok(());
+    };
+    for place in PERMISSIONS {
+        let node = place.iter().try_fold(&root, |node, key| node.find(key));
+        let value = node.map(jsonc::Node::to_value);
+        if let Some(value @ serde_json::Value::String(_)) = value {
+            return Err(format!(
+                "{:?} is one word for all tools there; write it as {{\"*\": {value}}}, which means the same, and run it again",
+                place.join(".")
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What the agent's settings name by themselves.
@@ -515,6 +564,41 @@ mod tests {
             "{}",
         ] {
             assert_eq!(note(agent), None, "{agent}");
+        }
+    }
+
+    #[test]
+    fn one_word_for_all_permissions_is_refused_with_the_form_that_is_not() {
+        let merge = |text: &str| Client::Opencode.merge("/x", Path::new("o.json"), text);
+        for (text, place) in [
+            (r#"{"permission": "ask"}"#, "\"permission\""),
+            (
+                r#"{"agent": {"umwelt": {"permission": "ask"}}}"#,
+                "\"agent.umwelt.permission\"",
+            ),
+        ] {
+            let why = merge(text).unwrap_err();
+            assert!(why.starts_with(place), "{why}");
+            assert!(why.contains(r#"{"*": "ask"}"#), "{why}");
+        }
+        assert!(merge(r#"{"permission": {"*": "ask"}}"#).is_ok());
+    }
+
+    /// There the last key that matches counts.
+    #[test]
+    fn our_permissions_come_after_a_wildcard_that_stands_last() {
+        for text in [
+            r#"{"permission": {"bash": "deny", "*": "ask"}}"#,
+            "{\"permission\": {\"bash\": \"deny\", \"*\": \"ask\", // mine\n}}",
+            r#"{"permission": {"*": "ask"}, "agent": {"umwelt": {"permission": {"*": "deny"}}}}"#,
+        ] {
+            let merge = |text: &str| Client::Opencode.merge("/x", Path::new("o.json"), text);
+            let merged = merge(text).unwrap();
+            let node = jsonc::parse(&merged).unwrap();
+            let keys = node.keys(&["permission"]);
+            let first = keys.iter().position(|key| key.starts_with("umwelt_"));
+            assert!(keys.iter().position(|key| *key == "*") < first, "{merged}");
+            assert_eq!(Client::Opencode.note(&merged), None, "{merged}");
         }
     }
 
