@@ -149,7 +149,7 @@ fn file_hint(source: &io::Error, path: &Path) -> Option<String> {
 impl fmt::Display for InstallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            InstallError::Root => f.write_str("umwelt is not installed for root"),
+            InstallError::Root => f.write_str("umwelt is for an ordinary user, not for root"),
             InstallError::File { what, path, source } => {
                 write!(f, "cannot {what} {path:?}: {source}")
             }

@@ -18,7 +18,7 @@ use crate::install::manual;
 use crate::install::program::{self, Base, Link};
 use crate::install::record::Record;
 use crate::install::unit::{self, Unit};
-use crate::install::{InstallError, call, egress, files};
+use crate::install::{InstallError, call, egress, files, refuse_root};
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "status",
@@ -109,6 +109,7 @@ impl State {
 }
 
 fn run(args: Args) -> Result<ExitCode, Error> {
+    refuse_root()?;
     let layout = Layout::load()?;
     let record = Record::load(&layout.record);
     let layout = layout.with_recorded(record.as_ref().ok().and_then(Option::as_ref));

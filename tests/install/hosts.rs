@@ -11,14 +11,24 @@ fn root_is_refused() {
         eprintln!("skipped: only root can be root");
         return;
     }
-    for args in [&["install"][..], &["remove"], &["image"], &["ca", "rotate"]] {
+    for args in [
+        &["install"][..],
+        &["remove"],
+        &["image"],
+        &["ca", "rotate"],
+        &["status"],
+        &["doctor"],
+        &["doctor", "--fix-commands"],
+    ] {
         let stage = Stage::new();
         let mut command = Command::new(stage.program());
         command
             .arg("install")
             .args(args)
             .env("HOME", stage.path("home"));
-        Ended::from(command.output().unwrap()).failed(&["for root", "hint: "]);
+        let ended = Ended::from(command.output().unwrap());
+        ended.failed(&["for an ordinary user, not for root", "hint: "]);
+        assert_eq!(ended.stdout, "", "{args:?}");
         assert!(!stage.path("home/.local").exists());
     }
 }

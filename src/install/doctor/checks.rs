@@ -26,11 +26,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
 }
 
 fn user(facts: &Facts) -> Finding {
-    match facts.uid {
-        0 => Finding::fail("user", "root, which umwelt refuses")
-            .hint("run it as the user whose agent is to be confined"),
-        uid => Finding::ok("user", format!("uid {uid}")),
-    }
+    Finding::ok("user", format!("uid {}", facts.uid))
 }
 
 fn places(facts: &Facts) -> Finding {

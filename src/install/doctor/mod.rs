@@ -20,7 +20,7 @@ use crate::cli::args::{Args, Operands, Subcommand};
 use crate::ctl::output::{self, Cell, Colour};
 use crate::error::Error;
 use crate::install::layout::Layout;
-use crate::install::{NAME, interrupt};
+use crate::install::{NAME, interrupt, refuse_root};
 use crate::text::printable;
 use finding::{Finding, Verdict};
 
@@ -57,6 +57,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         return attack::run(&task.to_string_lossy());
     }
     args.check_one_of(&["json", "fix-commands"])?;
+    refuse_root()?;
     interrupt::catch().map_err(|error| Error::io("catch signals", error))?;
     let layout = Layout::load()?;
     let facts = facts::gather(&layout);
