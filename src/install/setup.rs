@@ -79,6 +79,7 @@ impl Held {
 fn run(args: Args) -> Result<ExitCode, Error> {
     refuse_root()?;
     args.check_one_of(&["egress", "no-egress"])?;
+    args.check_one_of(&["no-image", "image-from"])?;
     let layout = Layout::load()?;
     let image = path_of(&args, "image-from", &layout.dirs.home)?;
     let recorded = Record::load(&layout.record).ok().flatten();

@@ -226,6 +226,16 @@ fn links_can_be_elsewhere_and_move() {
 }
 
 #[test]
+fn an_image_is_not_both_brought_along_and_left_out() {
+    let stage = Stage::new();
+    let ended = stage.run(&["install", "--no-image", "--image-from", "x.tar"]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    let words = "the options \"--no-image\" and \"--image-from\" exclude each other";
+    assert!(ended.stderr.contains(words), "{ended:?}");
+    assert!(!stage.path("home/.local").exists());
+}
+
+#[test]
 fn an_edited_configuration_is_kept_and_an_old_one_renewed() {
     let stage = Stage::with_image();
     stage.done(&["install"]);
