@@ -50,6 +50,8 @@ fn by_kind(layout: &Layout, paths: Vec<PathBuf>) -> ByKind {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let (folder, kind) = if path.starts_with(&layout.egress) {
             (&*layout.egress, "files of audits")
+        } else if path.starts_with(&trust) && name.ends_with(".lock") {
+            (&*trust, "empty files for locks")
         } else if path.starts_with(&trust) {
             (&*trust, "records of trust")
         } else if folder == data && name.starts_with("journal-") {

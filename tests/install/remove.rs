@@ -126,18 +126,20 @@ fn what_is_kept_is_counted_by_kind_and_folder() {
             &format!("home/.local/state/umwelt/trust/{sid}.json"),
             "{}\n",
         );
+        stage.write(&format!("home/.local/state/umwelt/trust/{sid}.lock"), "");
     }
     let said = stage.done(&["remove"]);
     for (what, folder) in [
         ("3 journals", share),
         ("3 files of audits", "home/.local/share/umwelt/egress"),
         ("3 records of trust", "home/.local/state/umwelt/trust"),
+        ("3 empty files for locks", "home/.local/state/umwelt/trust"),
     ] {
         let line = format!("kept      {what} in {}\n", stage.path(folder).display());
         assert!(said.contains(&line), "{line} in {said}");
     }
     let kept = said.lines().filter(|line| line.starts_with("kept "));
-    assert_eq!(kept.count(), 3, "{said}");
+    assert_eq!(kept.count(), 4, "{said}");
 }
 
 #[test]
