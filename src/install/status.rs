@@ -158,7 +158,7 @@ fn look(layout: &Layout, record: Result<Option<Record>, InstallError>) -> Vec<Pa
         }),
         _ => parts.extend([
             authority(layout, known.unwrap_or(&empty)),
-            bundle(layout),
+            bundle(layout, known),
             nft(known),
             gateway(known),
         ]),
@@ -253,7 +253,10 @@ fn authority(layout: &Layout, record: &Record) -> Part {
     }
 }
 
-fn bundle(layout: &Layout) -> Part {
+fn bundle(layout: &Layout, record: Option<&Record>) -> Part {
+    if record.is_none() && !files::is_there(&layout.bundle()) {
+        return Part::missing("bundle", "not made yet");
+    }
     match egress::bundle_problem(layout) {
         Ok(None) => Part::ok("bundle", layout.bundle().display().to_string()),
         Ok(Some(why)) if !files::is_there(&layout.bundle()) => Part::missing("bundle", why),
@@ -266,10 +269,16 @@ fn nft(record: Option<&Record>) -> Part {
     match record.and_then(|record| record.nft.as_ref()) {
         Some(nft) if nft.is_file() => Part::ok("nft", nft.display().to_string()),
         Some(nft) => Part::stale("nft", format!("{} is gone", nft.display())),
-        None => Part::missing(
-            "nft",
-            "not found at the installation; install nftables first",
-        ),
+        None if record.is_none_or(|record| record.program.is_none()) => {
+            Part::missing("nft", "not looked for yet")
+        }
+        None => match call::find("nft") {
+            Some(nft) => Part::missing("nft", format!("there since: {}", nft.display())),
+            None => Part::missing(
+                "nft",
+                "not found at the installation; install nftables first",
+            ),
+        },
     }
 }
 

@@ -236,6 +236,23 @@ fn an_image_is_not_both_brought_along_and_left_out() {
 }
 
 #[test]
+fn before_an_installation_nothing_was_looked_for_in_vain() {
+    let stage = Stage::new();
+    let ended = stage.run(&["status"]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    for (part, words) in [
+        ("nft ", "missing   not looked for yet"),
+        ("bundle ", "missing   not made yet"),
+    ] {
+        let line = ended.stdout.lines().find(|line| line.starts_with(part));
+        let line = line.unwrap_or_else(|| panic!("{part}: {ended:?}"));
+        let words: Vec<_> = words.split_whitespace().collect();
+        let told: Vec<_> = line.split_whitespace().skip(1).collect();
+        assert!(told.starts_with(&words), "{line}");
+    }
+}
+
+#[test]
 fn an_edited_configuration_is_kept_and_an_old_one_renewed() {
     let stage = Stage::with_image();
     stage.done(&["install"]);
