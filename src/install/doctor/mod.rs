@@ -39,7 +39,8 @@ does not hold.
 Options:
       --json             print a JSON array, one object for each check
       --fix-commands     print the commands that repair what can be repaired by
-                         commands; nothing is run, and no container is started
+                         commands, and the rest as comments; nothing is run, and
+                         no container is started
       --quick            start no container
       --from-inside TASK what doctor itself calls in its sandbox: try what must
                          be refused, as told in JSON
@@ -111,14 +112,21 @@ fn render(findings: &[Finding], colour: bool) -> String {
     out
 }
 
-/// For a shell, to be looked at first.
+/// For a shell, to be looked at first. What no command repairs is a comment.
 fn render_commands(findings: &[Finding]) -> String {
     let mut out = String::new();
-    for finding in findings.iter().filter(|finding| finding.is_command) {
+    let broken = findings
+        .iter()
+        .filter(|finding| finding.verdict != Verdict::Ok || finding.is_command);
+    for finding in broken {
         let evidence = printable(&finding.evidence);
         out.push_str(&format!("# {}: {evidence}\n", finding.check));
+        let begin = match finding.is_command {
+            true => "",
+            false => "#   ",
+        };
         for line in finding.fix.iter().flat_map(|fix| fix.lines()) {
-            out.push_str(&format!("{}\n", printable(line)));
+            out.push_str(&format!("{begin}{}\n", printable(line)));
         }
     }
     out

@@ -330,6 +330,21 @@ fn programs_and_ids_that_are_both_missing_are_repaired_together() {
 }
 
 #[test]
+fn what_no_command_repairs_is_a_comment() {
+    let fixes = super::render_commands(&[
+        Finding::ok("a", "fine").hint("n"),
+        Finding::warn("b", "x\ny").hint("do this\nand that"),
+        Finding::fail("c", "z"),
+        Finding::fail("d", "w").run("run-me"),
+    ]);
+    let lines: Vec<_> = fixes.lines().collect();
+    assert_eq!(lines.len(), 6, "{fixes}");
+    assert!(lines[0].starts_with("# b: x"), "{fixes}");
+    let rest = ["#   do this", "#   and that", "# c: z", "# d: w", "run-me"];
+    assert_eq!(lines[1..], rest);
+}
+
+#[test]
 fn fixes_are_those_of_the_distribution() {
     let mut facts = good();
     facts.nft = None;
