@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::applet;
-use crate::config::SHIPPED;
+use crate::config::{Config, SHIPPED};
 use crate::install::layout::{Layout, relative};
 use crate::install::record::{Program, Record};
 use crate::install::{InstallError, files, say};
@@ -199,12 +199,14 @@ pub(super) fn configure(layout: &Layout, record: &mut Record) -> Result<(), Inst
         }
         Base::Edited { is_shipped_newer } => {
             let kept = format!("kept, as it was edited: {shown}");
-            match is_shipped_newer {
-                true => format!(
+            // The message names the file and the line.
+            match Config::load(&layout.dirs) {
+                Err(error) => format!("kept, as it was edited, but not valid: {error}"),
+                Ok(_) if is_shipped_newer => format!(
                     "{kept}; the shipped one is newer: diff {} {shown}",
                     layout.shipped_config.display()
                 ),
-                false => kept,
+                Ok(_) => kept,
             }
         }
     };

@@ -45,6 +45,8 @@ enum State {
     Ok,
     Missing,
     Stale,
+    /// Something that its user wrote, and that cannot be understood.
+    Invalid,
     /// Only podman could tell.
     Unknown,
     /// As its user asked for.
@@ -212,6 +214,7 @@ fn config(layout: &Layout, record: Option<&Record>) -> Part {
         Ok(Base::Edited { is_shipped_newer }) => {
             if let Err(error) = Config::load(&layout.dirs) {
                 return Part {
+                    state: State::Invalid,
                     fix: Some("correct it"),
                     ..Part::stale("config", error.to_string())
                 };
@@ -339,6 +342,7 @@ fn render(parts: &[Part], colour: bool) -> String {
                 State::Ok => ("ok", Colour::Green),
                 State::Missing => ("missing", Colour::Red),
                 State::Stale => ("stale", Colour::Yellow),
+                State::Invalid => ("invalid", Colour::Red),
                 State::Unknown => ("unknown", Colour::Yellow),
                 State::LeftOut => ("left out", Colour::Green),
             };

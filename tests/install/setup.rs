@@ -290,8 +290,17 @@ fn mistake_in_the_configuration_is_part_of_the_status() {
     stage.write("home/.config/umwelt/umwelt.toml", "image = 3\n");
     let ended = stage.run(&["status"]);
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    for word in ["umwelt.toml", "line 1", "correct it"] {
+    for word in ["umwelt.toml", "invalid", "line 1", "correct it"] {
         assert!(ended.stdout.contains(word), "no {word:?} in {ended:?}");
+    }
+    let ended = stage.run(&["install", "--no-image"]);
+    let line = ended.stdout.lines().find(|line| line.starts_with("config"));
+    for word in [
+        "kept, as it was edited, but not valid",
+        "umwelt.toml",
+        "line 1",
+    ] {
+        assert!(line.unwrap().contains(word), "no {word:?} in {ended:?}");
     }
     stage.write(
         "home/.config/umwelt/umwelt.toml",
