@@ -26,7 +26,11 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
 }
 
 fn user(facts: &Facts) -> Finding {
-    Finding::ok("user", format!("uid {}", facts.uid))
+    match facts.uid {
+        0 => Finding::fail("user", "root, which umwelt refuses")
+            .hint("run it as the user whose agent is to be confined"),
+        uid => Finding::ok("user", format!("uid {uid}")),
+    }
 }
 
 fn places(facts: &Facts) -> Finding {

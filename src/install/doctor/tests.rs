@@ -101,7 +101,7 @@ fn info(change: impl Fn(&mut Info)) -> Result<Info, String> {
 fn every_check_fires_when_what_it_checks_is_broken() {
     use Verdict::{Fail, Warn};
     type Break = fn(&mut Facts);
-    let cases: [(&str, Verdict, Break, &str); 32] = [
+    let cases: [(&str, Verdict, Break, &str); 33] = [
         (
             "storage",
             Warn,
@@ -114,6 +114,7 @@ fn every_check_fires_when_what_it_checks_is_broken() {
             |f| f.missing_tools = vec!["iptables"],
             "install slirp4netns iptables",
         ),
+        ("user", Fail, |f| f.uid = 0, "as the user"),
         ("places", Fail, |f| f.places = Err(problem()), "do it"),
         ("config", Fail, |f| f.config = Err(problem()), "do it"),
         ("podman", Fail, |f| f.podman = None, "install podman"),
