@@ -34,7 +34,7 @@ _umwelt() {
         'umwelt-install image') words='--with-build --packages --from-packages --from --help --version' ;;
         'umwelt-install ca') words='--help --version' next='rotate' ;;
         'umwelt-install client') words='--merge --yes --skill --help --version' next='opencode claude codex goose vscode generic' ;;
-        'umwelt-install doctor') words='--json --fix-commands --quick --from-inside --help --version' ;;
+        'umwelt-install doctor') words='--json --fix-commands --quick --help --version' ;;
         'umwelt-install help') words='--help --version' next='install status remove image ca client doctor' ;;
         'umwelt-install ') words='install status remove image ca client doctor help --help --version' ;;
         'umwelt-init '*) words='--check-egress --help --version' ;;

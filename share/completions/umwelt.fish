@@ -125,7 +125,6 @@ complete -c umwelt-install -n '__fish_seen_subcommand_from client' -l version
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l json
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l fix-commands
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l quick
-complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l from-inside -r
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l help
 complete -c umwelt-install -n '__fish_seen_subcommand_from doctor' -l version
 complete -c umwelt-install -f -n '__fish_seen_subcommand_from help; and not __fish_seen_subcommand_from install status remove image ca client doctor' -a 'install status remove image ca client doctor'

@@ -47,6 +47,9 @@ pub(crate) struct Action {
     pub(crate) operands: (usize, usize, &'static str),
 }
 
+/// What umwelt starts itself with: in no help text.
+pub(super) const INTERNAL: [&str; 1] = ["from-inside"];
+
 /// What letters stand for, in each subcommand that takes such an option.
 const LETTERS: [(char, &str); 7] = [
     ('f', "follow"),
@@ -135,7 +138,8 @@ impl Subcommand {
     }
 
     fn unknown(&self, command: &str, option: &str) -> Error {
-        let valid = self.options().chain(["help", "version"]);
+        let told = self.options().filter(|option| !INTERNAL.contains(option));
+        let valid = told.chain(["help", "version"]);
         let valid: Vec<String> = valid.map(|name| format!("--{name}")).collect();
         usage::unknown("option", option, command, &valid)
     }

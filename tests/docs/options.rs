@@ -25,7 +25,7 @@ const INTERNAL: [&str; 2] = ["--launched", "--mount-helper"];
 const HELP: &str = "help";
 
 /// What is in no SYNOPSIS.
-const NOT_IN_SYNOPSIS: [&str; 3] = ["--from-inside", "--help", "--version"];
+const NOT_IN_SYNOPSIS: [&str; 2] = ["--help", "--version"];
 
 fn run(name: &str, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_umwelt"));
@@ -125,6 +125,19 @@ fn programs_without_subcommands_take_what_their_help_texts_list() {
         }
         assert_eq!(taken, listed(&help(name, &[])), "{name}");
     }
+}
+
+/// As for `umwelt-run`: `doctor` calls itself with it in its sandbox.
+#[test]
+fn what_doctor_starts_itself_with_is_in_its_manual_page_alone() {
+    let option = "--from-inside";
+    let page = super::read("docs/man/umwelt-install.1.md");
+    assert!(page.contains(&format!("**{option}**")));
+    assert!(!help("umwelt-install", &["doctor"]).contains(option));
+    assert!(!taken("umwelt-install", &["doctor", "--no-option"]).contains(option));
+    let output = run("umwelt-install", &["doctor", option, "{"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(&format!("{option}: ")), "{said}");
 }
 
 #[test]

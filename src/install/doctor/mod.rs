@@ -42,12 +42,11 @@ Options:
                          commands, and the rest as comments; nothing is run, and
                          no container is started
       --quick            start no container
-      --from-inside TASK what doctor itself calls in its sandbox: try what must
-                         be refused, as told in JSON
   -h, --help             print this help and exit
   -V, --version          print the version and exit
 ",
     flags: &["json", "fix-commands", "quick"],
+    // What it calls itself with in its sandbox: in no help text.
     values: &["from-inside"],
     operands: Operands::None,
     run,
