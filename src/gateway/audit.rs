@@ -16,6 +16,8 @@ use serde::Serialize;
 
 /// Most bytes that wait for a disk with room.
 const MAX_BACKLOG: usize = 1 << 20;
+/// Most of a path that is kept, in bytes.
+const MAX_PATH: usize = 1024;
 /// How often a failing disk is tried again.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -92,11 +94,34 @@ impl Record<'_> {
     /// Appends this record as a line.
     pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
         let start = out.len();
-        match serde_json::to_writer(&mut *out, self) {
+        let cut = self.path.and_then(cut_path);
+        let line = match &cut {
+            Some(path) => serde_json::to_writer(
+                &mut *out,
+                &Record {
+                    path: Some(path),
+                    ..self.clone()
+                },
+            ),
+            None => serde_json::to_writer(&mut *out, self),
+        };
+        match line {
             Ok(()) => out.push(b'\n'),
             Err(_) => out.truncate(start),
         }
     }
+}
+
+/// A path that is too long to be kept, as it is kept: who may ask for anything
+/// shall not push the history out of the files with a few thousand requests.
+fn cut_path(path: &str) -> Option<String> {
+    if path.len() <= MAX_PATH {
+        return None;
+    }
+    let end = (0..=MAX_PATH)
+        .rev()
+        .find(|end| path.is_char_boundary(*end))?;
+    Some(format!("{}…", path.get(..end)?))
 }
 
 /// Bounds of the file.
@@ -155,8 +180,9 @@ impl Audit {
     /// Appends whole lines.
     pub(crate) fn write(&self, lines: &[u8]) {
         let mut writer = self.writer();
-        writer.add(lines);
+        writer.backlog.extend_from_slice(lines);
         self.flush(&mut writer);
+        writer.bound();
     }
 
     /// Appends one line at once.
@@ -194,13 +220,20 @@ impl Audit {
 }
 
 impl Writer {
-    fn add(&mut self, lines: &[u8]) {
-        if self.backlog.len() + lines.len() > MAX_BACKLOG {
-            let count = lines.iter().filter(|byte| **byte == b'\n').count();
-            self.lost += count as u64;
+    /// What the disk has not taken is kept up to a limit, in whole lines.
+    fn bound(&mut self) {
+        let Some(over) = self
+            .backlog
+            .get(MAX_BACKLOG..)
+            .filter(|over| !over.is_empty())
+        else {
             return;
-        }
-        self.backlog.extend_from_slice(lines);
+        };
+        let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
+        let kept = self.backlog.get(..MAX_BACKLOG).unwrap_or_default();
+        let end = kept.iter().rposition(|byte| *byte == b'\n');
+        self.lost += count(over) as u64;
+        self.backlog.truncate(end.map_or(0, |end| end + 1));
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -376,6 +409,39 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_with_much_to_tell_is_told_as_a_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        let rotation = Rotation {
+            size: u64::MAX,
+            keep: 1,
+        };
+        let audit = Audit::open(&path, rotation).unwrap();
+        let mut lines = Vec::new();
+        while lines.len() < 2 * MAX_BACKLOG {
+            record("/x").write_to(&mut lines);
+        }
+        audit.write(&lines);
+        assert!(audit.is_ready());
+        assert_eq!(std::fs::read(&path).unwrap(), lines);
+    }
+
+    #[test]
+    fn a_long_path_is_kept_in_part() {
+        let written = |path: &str| {
+            let mut line = Vec::new();
+            record(path).write_to(&mut line);
+            let line: serde_json::Value = serde_json::from_slice(&line).unwrap();
+            line["path"].as_str().unwrap().to_owned()
+        };
+        let whole = format!("/{}", "x".repeat(MAX_PATH - 1));
+        assert_eq!(written(&whole), whole);
+        assert_eq!(written(&format!("{whole}y")), format!("{whole}…"));
+        let end = format!("/{}", "é".repeat(MAX_PATH));
+        assert!(written(&end).len() < MAX_PATH + 4);
+    }
+
+    #[test]
     fn line_that_is_written_in_part_is_not_torn_by_a_rotation() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.jsonl");
@@ -383,9 +449,9 @@ mod tests {
         let mut writer = audit.writer();
         writer.size = ROTATION.size;
         writer.is_within_line = true;
-        writer.add(b"rest\n");
+        writer.backlog.extend_from_slice(b"rest\n");
         writer.flush().unwrap();
-        writer.add(b"whole\n");
+        writer.backlog.extend_from_slice(b"whole\n");
         writer.flush().unwrap();
         assert_eq!(std::fs::read(old(&path, 1)).unwrap(), b"rest\n");
         assert_eq!(std::fs::read(&path).unwrap(), b"whole\n");

@@ -94,6 +94,60 @@ fn pipelined_requests_are_served_in_order() {
     }
 }
 
+/// A server may not read the body of a request that it expects to have none.
+/// Then the body is the beginning of its next request: of one that no rule has
+/// seen, if there were a next one on that connection.
+#[test]
+fn a_body_that_the_server_does_not_read_is_no_request() {
+    let setup = Setup::new();
+    let server = Server::start(&setup.pki, |mut tls, seen| {
+        while let Some(head) = read_head(&mut tls) {
+            let _ = seen.send(head.clone());
+            let line = head.lines().next().unwrap();
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{line}",
+                line.len()
+            );
+            if tls.write_all(answer.as_bytes()).is_err() || head.contains("Connection: close") {
+                return;
+            }
+        }
+    });
+    let gateway = setup.start(&policy(
+        &[https("a.example.org", server.port, &["/ok/*"])],
+        &[],
+    ));
+    let host = format!("a.example.org:{}", server.port);
+    let inner = "GET /secret HTTP/1.1\r\nHost: other.example.org\r\n";
+    for (method, body) in [
+        ("GET", format!("{inner}X: ")),
+        ("GET", format!("{inner}\r\n")),
+        ("POST", format!("{inner}X: ")),
+        ("DELETE", format!("{inner}X: ")),
+    ] {
+        let mut client = Client::open(&gateway, "a.example.org", server.port);
+        let length = body.len();
+        let answer = client.ask(&format!(
+            "{method} /ok/1 HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n{body}"
+        ));
+        assert_eq!(answer.text(), format!("{method} /ok/1 HTTP/1.1"));
+        // The client's own connection goes on.
+        let answer = client.get(&host, "/ok/2");
+        assert_eq!(answer.text(), "GET /ok/2 HTTP/1.1", "{method}");
+        for path in ["/ok/1", "/ok/2"] {
+            let head = server.next_seen();
+            assert!(head.lines().next().unwrap().contains(path), "{head}");
+        }
+    }
+    // One without a body leaves the connection to the next.
+    let before = server.connections();
+    let mut client = Client::open(&gateway, "a.example.org", server.port);
+    for _ in 0..3 {
+        assert_eq!(client.get(&host, "/ok/3").status, 200);
+    }
+    assert!(server.connections() <= before + 1);
+}
+
 /// Takes one request with its whole body, in the chunks as they come.
 fn upload_server(setup: &Setup) -> Server {
     Server::start(&setup.pki, |mut tls, seen| {

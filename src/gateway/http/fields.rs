@@ -14,6 +14,13 @@ pub(crate) enum Framing {
     Chunked,
 }
 
+impl Framing {
+    /// Of a request: one without framing has none.
+    pub(crate) fn has_body(self) -> bool {
+        !matches!(self, Framing::Unsaid | Framing::Length(0))
+    }
+}
+
 /// What a field is to the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {

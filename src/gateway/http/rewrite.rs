@@ -39,6 +39,8 @@ pub(crate) fn write_request(out: &mut Vec<u8>, request: &Judged<'_>) {
     }
     if request.websocket {
         out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: websocket\r\n");
+    } else if request.meaning.framing.has_body() {
+        out.extend_from_slice(b"Connection: close\r\n");
     }
     out.extend_from_slice(b"\r\n");
 }
@@ -149,7 +151,7 @@ mod tests {
             Upgrade: h2c\r\nHTTP2-Settings: x\r\nX-Stays: 1\r\ncontent-length: 3\r\nExpect: 100-Continue\r\n\r\n";
         assert_eq!(
             forwarded(text, false),
-            "POST / HTTP/1.1\r\nHost: a.example.org\r\nX-Stays: 1\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"
+            "POST / HTTP/1.1\r\nHost: a.example.org\r\nX-Stays: 1\r\nContent-Length: 3\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
         );
     }
 

@@ -394,7 +394,8 @@ impl Exchange {
     }
 
     fn is_reusable(&self, link: &Link) -> bool {
-        self.response.leaves_link_usable()
+        !self.request.has_body
+            && self.response.leaves_link_usable()
             && link.socket.is_flushed()
             && !link.deaf
             && !link.tls.is_closed()

@@ -21,6 +21,9 @@ pub(crate) struct Request {
     /// As it is sent on.
     pub(crate) head: Vec<u8>,
     pub(crate) body: Body,
+    /// There was one. Servers that do not read it, as some do not for GET, take
+    /// it for the next request, so it is the last one on its connection.
+    pub(crate) has_body: bool,
     pub(crate) websocket: bool,
     /// The client wants no further request on this connection.
     pub(crate) close: bool,
@@ -89,7 +92,7 @@ pub(crate) fn judge(
     let meaning = Meaning::of(fields).map_err(|error| refuse(of_field(error)))?;
     let parsed = check_form(&head, &meaning, target).map_err(refuse)?;
     let websocket = check_upgrade(&head, &meaning).map_err(refuse)?;
-    let has_body = !matches!(meaning.framing, Framing::Unsaid | Framing::Length(0));
+    let has_body = meaning.framing.has_body();
     let known = |denial: Denial| {
         Box::new(Refused {
             path: Some(parsed.path.clone()),
@@ -121,6 +124,7 @@ pub(crate) fn judge(
         path: parsed.path,
         head: out,
         body: body_of(meaning.framing),
+        has_body,
         websocket,
         close: meaning.close,
         private,
