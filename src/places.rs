@@ -73,6 +73,7 @@ pub(crate) fn of_user(dirs: &Dirs) -> Vec<Place> {
         (home.join(".ssh"), "the user's ssh directory"),
         (home.join(".gnupg"), "the user's keys"),
     ];
+    believed.extend(installed_bin(dirs).map(|bin| (bin, "umwelt's links, which clients start")));
     believed.extend(settings_files(dirs, &home));
     let place = |is_secret| {
         move |(path, what)| Place {
@@ -85,6 +86,13 @@ pub(crate) fn of_user(dirs: &Dirs) -> Vec<Place> {
     secret
         .chain(believed.into_iter().map(place(false)))
         .collect()
+}
+
+/// The directory of `umwelt-install install --prefix-bin`, as it has noted it.
+fn installed_bin(dirs: &Dirs) -> Option<PathBuf> {
+    let text = std::fs::read(dirs.data.join("install.json")).ok()?;
+    let record: serde_json::Value = serde_json::from_slice(&text).ok()?;
+    record.get("bin")?.as_str().map(PathBuf::from)
 }
 
 /// Files that people link from a directory that looks like any project. What
@@ -215,6 +223,31 @@ mod tests {
             assert!(refused(path), "{path}");
         }
         assert!(!refused(".local/lib/other"));
+    }
+
+    #[test]
+    fn links_that_were_put_elsewhere_belong_to_no_agent() {
+        let temp = tempfile::tempdir().unwrap();
+        let home = temp.path().canonicalize().unwrap();
+        let dirs = Dirs {
+            config: home.join(".config/umwelt"),
+            data: home.join(".local/share/umwelt"),
+            state: home.join(".local/state/umwelt"),
+            runtime: home.join("run"),
+            home: home.clone(),
+        };
+        let is_refused = |path: &str| {
+            let path = home.join(path);
+            of_user(&dirs)
+                .iter()
+                .any(|place| place.refusal(&path).is_some())
+        };
+        assert!(!is_refused("tools/bin") && !is_refused("tools"));
+        std::fs::create_dir_all(&dirs.data).unwrap();
+        let record = serde_json::json!({"bin": home.join("tools/bin")});
+        std::fs::write(dirs.data.join("install.json"), record.to_string()).unwrap();
+        assert!(is_refused("tools/bin") && is_refused("tools"));
+        assert!(!is_refused("tools/lib"));
     }
 
     #[test]

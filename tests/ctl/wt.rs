@@ -529,6 +529,21 @@ fn changes_are_looked_for_in_the_directory_that_would_be_removed() {
 }
 
 #[test]
+fn a_file_that_git_is_told_not_to_look_at_counts_as_changed() {
+    let place = Place::new();
+    for (name, flag) in [("w1", "--assume-unchanged"), ("w2", "--skip-worktree")] {
+        let path = place.add(&[name]);
+        let top = path.to_str().unwrap();
+        place.git(&["-C", top, "update-index", flag, "file"]);
+        std::fs::write(path.join("file"), "local").unwrap();
+        place.assert_kept(&path, "files are changed or unknown to git");
+        std::fs::remove_file(path.join("file")).unwrap();
+        let ran = place.rm(&path, &[]);
+        assert_eq!(ran.code, Some(0), "{flag}: {ran:?}");
+    }
+}
+
+#[test]
 fn a_git_file_leads_to_no_repository_that_was_not_named() {
     let place = Place::new();
     let (repo, git) = (place.repo.to_str().unwrap(), place.repo.join(".git"));

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use rustix::fs::Dir;
+use rustix::fs::{Dir, OFlags};
 use rustix::io::Errno;
 
 use super::git::{self, Repository, args};
@@ -198,7 +198,31 @@ impl Files<'_> {
             "--ignore-submodules=all",
         ])?;
         let entries = status.split('\0').filter(|entry| !entry.is_empty());
-        Ok(entries.map(str::to_owned).collect())
+        let mut changes: Vec<String> = entries.map(str::to_owned).collect();
+        changes.extend(self.hidden()?);
+        Ok(changes)
+    }
+
+    /// Files that the index has git not look at (`--assume-unchanged`,
+    /// `--skip-worktree`), which may be changed. The index is the agent's, too.
+    fn hidden(&self) -> Result<Vec<String>, WorktreeError> {
+        let files = self.call(args!["ls-files", "-v", "-z"])?;
+        let is_there = |path: &str| match open::beneath(self.top, path, OFlags::PATH) {
+            Ok(_) => true,
+            Err(error) => error != Errno::NOENT,
+        };
+        let is_hidden =
+            |entry: &&str| entry.starts_with(|tag: char| tag == 'S' || tag.is_ascii_lowercase());
+        Ok(files
+            .split('\0')
+            .filter(is_hidden)
+            .filter(|entry| {
+                entry
+                    .split_once(' ')
+                    .is_some_and(|(_, path)| is_there(path))
+            })
+            .map(str::to_owned)
+            .collect())
     }
 
     /// Submodules with something in their directory.
