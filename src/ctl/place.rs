@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::api::client::Client;
 use crate::api::launch;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::ctl::peer::{self, Presence};
 use crate::ctl::{CLIENT, CtlError};
 use crate::dirs::Dirs;
@@ -33,6 +33,18 @@ impl Place {
         let dirs = Dirs::from_env()?;
         dirs.check_runtime()?;
         let prefix = Config::load(&dirs)?.session_prefix;
+        Ok(Place { dirs, prefix })
+    }
+
+    /// For looking and for ending: a slip in the base config must not take
+    /// away the emergency stop.
+    pub(super) fn load_despite_config() -> Result<Place, Error> {
+        let dirs = Dirs::from_env()?;
+        dirs.check_runtime()?;
+        let (prefix, problem) = config::session_prefix(&dirs);
+        if let Some(error) = problem {
+            log::warn!("{error}; going on for the session_prefix {prefix:?}");
+        }
         Ok(Place { dirs, prefix })
     }
 
