@@ -10,6 +10,7 @@ use crate::ctl::peer::{self, Presence};
 use crate::ctl::{CLIENT, CtlError};
 use crate::dirs::Dirs;
 use crate::error::Error;
+use crate::run::preflight::PreflightError;
 use crate::workspace::{self, Names, SessionId, Workspace, WorkspaceError};
 
 /// Where the sandboxes of this user are found.
@@ -78,6 +79,11 @@ impl Place {
         }
         let (workspace, _) = Workspace::select(given.map(Path::new), None, &self.dirs)?;
         let names = Names::new(&self.prefix, workspace.sid(), &self.dirs);
+        let is_running = matches!(peer::presence(&names.socket)?, Presence::Listening(_));
+        // umwelt-run would refuse too, after a lock and a log are there.
+        if !is_running && rustix::process::geteuid().is_root() {
+            return Err(PreflightError::Root.into());
+        }
         Ok(launch::connect_or_launch(&workspace, &names, CLIENT)?.0)
     }
 }
