@@ -94,7 +94,7 @@ for page in "$top"/share/man/man?/*; do
 done
 check 'options can be copied from a page' grep -qF -- '--prefix-bin DIR' "$work/umwelt-install.txt"
 check 'an example stays as it is' grep -qxF -- \
-    "           umwelt-ctl status --json | jq -r '.[].sid' | xargs -n 1 umwelt-ctl stop" "$work/umwelt-ctl.txt"
+    '           umwelt-ctl exec . -- cat /tmp/result.bin > result.bin' "$work/umwelt-ctl.txt"
 
 printf '%% X(1) umwelt | User Commands\n\n# NAME\n\n| a | table |\n' >"$work/bad.md"
 # shellcheck disable=SC2016
