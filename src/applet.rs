@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::cli::program::Program;
 use crate::cli::{self, usage};
 use crate::error::Error;
 
@@ -150,11 +151,21 @@ pub(crate) fn hint(name: Option<&OsStr>) -> String {
     let given = name.and_then(OsStr::to_str).unwrap_or_default();
     let bare = |name: &'static str| name.trim_start_matches("umwelt-");
     let nearest = usage::nearest(given, names.into_iter().chain(names.map(bare)));
-    let meant = nearest.map_or_else(String::new, |word| format!("did you mean {word:?}?\n"));
+    let meant = subcommand(given).or_else(|| nearest.map(str::to_owned));
+    let meant = meant.map_or_else(String::new, |word| format!("did you mean {word:?}?\n"));
     format!(
         "{meant}start it through one of its names: {}\nsee what they are with: umwelt --help",
         names.join(", ")
     )
+}
+
+/// `umwelt ctl status`, where somebody has left out the program.
+fn subcommand(given: &str) -> Option<String> {
+    let programs = [&crate::ctl::PROGRAM, &crate::install::PROGRAM];
+    let has = |program: &&&Program| program.subcommands.iter().any(|known| known.name == given);
+    let program = programs.iter().find(has)?;
+    let name = program.name.trim_start_matches("umwelt-");
+    Some(format!("umwelt {name} {given}"))
 }
 
 #[cfg(test)]
@@ -214,6 +225,19 @@ mod tests {
         }
         for applet in ALL {
             assert!(HELP.contains(&format!("\n  {} ", applet.name())));
+        }
+    }
+
+    #[test]
+    fn a_subcommand_alone_is_told_with_its_program() {
+        for (word, meant) in [
+            ("status", "did you mean \"umwelt ctl status\"?\n"),
+            ("exec", "did you mean \"umwelt ctl exec\"?\n"),
+            ("doctor", "did you mean \"umwelt install doctor\"?\n"),
+            ("dance", "start it through"),
+        ] {
+            let hint = hint(Some(OsStr::new(word)));
+            assert!(hint.starts_with(meant), "{hint}");
         }
     }
 

@@ -98,6 +98,14 @@ impl Error {
         }
     }
 
+    /// The same, as it is told by the program of this name.
+    pub(crate) fn hint_of(&self, program: &str) -> Option<String> {
+        match self {
+            Error::Workspace(error) => Some(error.hint_of(program)),
+            other => other.hint(),
+        }
+    }
+
     /// The way out, where there is one to name.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
@@ -105,7 +113,7 @@ impl Error {
             Error::Usage(error) => Some(error.hint()),
             Error::Config(error) => error.hint(),
             Error::Dirs(error) => error.hint(),
-            Error::Workspace(error) => error.hint(),
+            Error::Workspace(error) => Some(error.hint()),
             Error::Preflight(error) => error.hint(),
             Error::Nft(error) => error.hint(),
             Error::Egress(error) => error.hint(),

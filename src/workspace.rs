@@ -306,8 +306,18 @@ pub(crate) enum WorkspaceError {
 }
 
 impl WorkspaceError {
-    pub(crate) fn hint(&self) -> Option<String> {
-        Some("start in a project directory, or name one: --workspace DIR where a client starts umwelt-mcp, or fallback_workspace in umwelt.toml".to_owned())
+    /// `program` is the one that says it, and each is told otherwise what to use.
+    pub(crate) fn hint_of(&self, program: &str) -> String {
+        match program {
+            "umwelt-ctl" => "name a project directory, as in: umwelt-ctl exec DIR -- CMD",
+            "umwelt-run" => "name a project directory: umwelt-run --workspace DIR; or fallback_workspace in umwelt.toml",
+            _ => return self.hint(),
+        }
+        .to_owned()
+    }
+
+    pub(crate) fn hint(&self) -> String {
+        "start in a project directory, or name one: --workspace DIR where a client starts umwelt-mcp, or fallback_workspace in umwelt.toml".to_owned()
     }
 }
 

@@ -197,6 +197,14 @@ fn a_wrong_use_of_ctl_names_what_is_valid() {
             &["stop", "all"],
             "hint: did you mean \"--all\"?\nhint: see: umwelt-ctl stop --help\n",
         ),
+        (&["ps"], "hint: did you mean \"status\"?\n"),
+        (&["rm"], "hint: did you mean \"stop\"?\n"),
+        (&["wt", "remove", "x"], "hint: did you mean \"rm\"?\n"),
+        (&["egress", "rm"], "hint: did you mean \"remove\"?\n"),
+        (
+            &["exec", ".", "bash", "-c", "ls"],
+            "hint: write the command after \"--\": umwelt-ctl exec . -- bash -c ls\n",
+        ),
         (&["help", "stpo"], "hint: did you mean \"stop\"?\n"),
         (&["--json"], "valid are: --help, --version"),
         (
@@ -236,6 +244,8 @@ fn a_wrong_use_of_ctl_names_what_is_valid() {
 fn a_slip_of_the_fingers_is_seen_in_each_program() {
     for (name, args, meant) in [
         ("umwelt", &["ctll"][..], "ctl"),
+        ("umwelt", &["doctor"], "umwelt install doctor"),
+        ("umwelt", &["status"], "umwelt ctl status"),
         ("umwelt-install", &["instal"], "install"),
         ("umwelt-install", &["remove", "--purg"], "--purge"),
         ("umwelt-install", &["ca", "rotat"], "rotate"),

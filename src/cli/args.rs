@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 use lexopt::Arg::{Long, Short, Value};
 
-use super::usage;
+use super::usage::{self, UsageError};
 use crate::error::Error;
+use crate::text::shell_word;
 
 /// One subcommand, told by its own file.
 #[derive(Debug)]
@@ -34,6 +35,7 @@ pub(crate) enum Operands {
     Actions(&'static [Action]),
 }
 
+const WITH_COMMAND: &str = "one workspace, and a command after \"--\"";
 /// Left out, it is the current directory.
 pub(crate) const WORKSPACE: Operands = Operands::Words(0, 1, "one workspace");
 
@@ -84,6 +86,8 @@ pub(crate) enum Asked {
 impl Subcommand {
     /// `command` is the whole one, as in `umwelt-ctl status`.
     pub(crate) fn parse(&self, command: &str, words: Vec<OsString>) -> Result<Asked, Error> {
+        let has_command = words.iter().any(|word| word == OsStr::new("--"));
+        let lacks_command = matches!(self.operands, Operands::WorkspaceAndCommand) && !has_command;
         let (words, of_command) = self.split_command(words);
         let mut args = Args {
             command: of_command,
@@ -94,6 +98,10 @@ impl Subcommand {
             let (name, shown) = match arg {
                 Short('h') | Long("help") => return Ok(Asked::Help),
                 Short('V') | Long("version") => return Ok(Asked::Version),
+                Value(word) if lacks_command && !args.operands.is_empty() => {
+                    let rest = parser.raw_args()?;
+                    return Err(self.without_dashes(command, &args, &word, rest));
+                }
                 Value(word) => {
                     args.operands.push(word);
                     continue;
@@ -127,6 +135,36 @@ impl Subcommand {
         }
     }
 
+    /// A command that stands right after the workspace, as other programs have
+    /// it.
+    fn without_dashes(
+        &self,
+        command: &str,
+        args: &Args,
+        word: &OsStr,
+        rest: impl Iterator<Item = OsString>,
+    ) -> Error {
+        let flags = args.flags.iter().map(|flag| format!("--{flag}"));
+        let values = args
+            .values
+            .iter()
+            .flat_map(|(name, value)| [format!("--{name}"), value.to_string_lossy().into_owned()]);
+        let lossy = |word: &OsStr| word.to_string_lossy().into_owned();
+        let workspace = args.operands.iter().map(|word| lossy(word));
+        let rest = rest.map(|word| lossy(&word));
+        let ours = flags.chain(values).chain(workspace);
+        let all = ours.chain(["--".to_owned(), lossy(word)]).chain(rest);
+        let all: Vec<String> = all.map(|word| shell_word(&word)).collect();
+        let name = self.name;
+        let error = UsageError::from(format!(
+            "{name:?} takes {WITH_COMMAND}: {word:?} is one word too many"
+        ));
+        Error::Usage(error.cured_by(format!(
+            "write the command after \"--\": {command} {}",
+            all.join(" ")
+        )))
+    }
+
     fn options(&self) -> impl Iterator<Item = &'static str> {
         self.flags.iter().chain(self.values).copied()
     }
@@ -151,8 +189,7 @@ impl Subcommand {
                 check_count(self.name, (least, most, what), &args.operands)
             }
             Operands::WorkspaceAndCommand => {
-                let what = "one workspace, and a command after \"--\"";
-                check_count(self.name, (0, 1, what), &args.operands)
+                check_count(self.name, (0, 1, WITH_COMMAND), &args.operands)
             }
             Operands::Actions(actions) => self.check_action(command, actions, args),
         }
@@ -373,6 +410,23 @@ mod tests {
             let error = parse(words).unwrap_err();
             assert!(error.starts_with(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn a_command_without_the_dashes_is_told_with_them() {
+        for (words, cure) in [
+            (&[".", "ls"][..], "umwelt-ctl dance . -- ls"),
+            (
+                &["--cwd=a b", "-t", ".", "bash", "-c", "ls; id"],
+                "umwelt-ctl dance --tty --cwd 'a b' . -- bash -c 'ls; id'",
+            ),
+        ] {
+            let error = parse(words).unwrap_err();
+            let cure = format!("\nwrite the command after \"--\": {cure}\nsee: ");
+            assert!(error.contains(&cure), "{error}");
+        }
+        let error = parse(&["a", "b", "--", "ls"]).unwrap_err();
+        assert!(!error.contains("write the command"), "{error}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::text;
 /// Reports an error on stderr, as `NAME: message` and a `hint:` line.
 pub(crate) fn report(name: &str, error: &Error) -> ExitCode {
     let mut lines = format!("{name}: {}\n", text::printable(&error.to_string()));
-    if let Some(hint) = error.hint() {
+    if let Some(hint) = error.hint_of(name) {
         for line in hint.lines() {
             lines.push_str(&format!("hint: {}\n", text::printable(line)));
         }

@@ -15,6 +15,8 @@ pub(crate) struct UsageError {
     message: String,
     /// A word that is valid, and nearly the one that was given.
     meant: Option<String>,
+    /// What to type instead, in a sentence.
+    cure: Option<String>,
     /// Whose `--help` tells more.
     command: Option<String>,
 }
@@ -23,8 +25,15 @@ impl UsageError {
     pub(crate) fn hint(&self) -> String {
         let meant = self.meant.as_ref();
         let meant = meant.map_or_else(String::new, |word| format!("did you mean {word:?}?\n"));
+        let cure = self.cure.as_ref();
+        let cure = cure.map_or_else(String::new, |cure| format!("{cure}\n"));
         let command = self.command.as_deref().unwrap_or("umwelt");
-        format!("{meant}see: {command} --help")
+        format!("{meant}{cure}see: {command} --help")
+    }
+
+    pub(crate) fn cured_by(mut self, cure: String) -> UsageError {
+        self.cure = Some(cure);
+        self
     }
 
     /// What has named it first knows better.
@@ -39,6 +48,7 @@ impl From<String> for UsageError {
         UsageError {
             message,
             meant: None,
+            cure: None,
             command: None,
         }
     }
@@ -58,9 +68,44 @@ pub(crate) fn unknown(what: &str, word: &str, command: &str, valid: &[String]) -
     let message = format!("unknown {what} {word:?} of {command}; valid are: {list}");
     Error::Usage(UsageError {
         message,
-        meant: nearest(word, valid.iter().map(String::as_str)).map(str::to_owned),
+        meant: meant(word, valid).map(str::to_owned),
+        cure: None,
         command: Some(command.to_owned()),
     })
+}
+
+/// Words of other programs, as people type them, and ours for the same.
+const FOREIGN: [(&str, &[&str]); 22] = [
+    ("ps", &["status"]),
+    ("ls", &["status", "list"]),
+    ("show", &["list"]),
+    ("inspect", &["list"]),
+    ("run", &["exec"]),
+    ("start", &["exec"]),
+    ("up", &["exec"]),
+    ("attach", &["shell"]),
+    ("enter", &["shell"]),
+    ("bash", &["shell"]),
+    ("kill", &["stop"]),
+    ("down", &["stop"]),
+    ("rm", &["remove", "stop"]),
+    ("remove", &["rm", "stop"]),
+    ("delete", &["rm", "remove", "stop"]),
+    ("uninstall", &["remove"]),
+    ("create", &["add"]),
+    ("new", &["add"]),
+    ("allow", &["add", "grant"]),
+    ("accept", &["trust"]),
+    ("check", &["verify"]),
+    ("worktree", &["wt"]),
+];
+
+fn meant<'a>(word: &str, valid: &'a [String]) -> Option<&'a str> {
+    let valid = || valid.iter().map(String::as_str);
+    let ours = FOREIGN.iter().find(|(foreign, _)| *foreign == word);
+    let mut ours = ours.into_iter().flat_map(|(_, ours)| ours.iter());
+    ours.find_map(|ours| valid().find(|known| known == ours))
+        .or_else(|| nearest(word, valid()))
 }
 
 /// For programs without subcommands: the options are those of the help text.
@@ -217,6 +262,20 @@ mod tests {
         assert_eq!(error.of_command("umwelt-ctl").hint(), hint);
         let plain = UsageError::from("x".to_owned()).of_command("umwelt-ctl");
         assert_eq!(plain.hint(), "see: umwelt-ctl --help");
+    }
+
+    #[test]
+    fn words_of_other_programs_lead_to_ours_where_there_is_one() {
+        let valid = ["status", "exec", "stop", "list"].map(str::to_owned);
+        for (word, ours) in [
+            ("ps", Some("status")),
+            ("run", Some("exec")),
+            ("rm", Some("stop")),
+            ("worktree", None),
+        ] {
+            assert_eq!(meant(word, &valid), ours, "{word}");
+        }
+        assert_eq!(meant("rm", &["remove".to_owned()]), Some("remove"));
     }
 
     #[test]

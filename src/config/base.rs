@@ -444,7 +444,7 @@ fn check_image(image: String) -> Result<String, String> {
 }
 
 /// Short, because the socket path that holds it is limited to 107 bytes.
-fn check_prefix(prefix: String) -> Result<String, String> {
+pub(super) fn check_prefix(prefix: String) -> Result<String, String> {
     let ok = (1..=24).contains(&prefix.len())
         && prefix
             .bytes()

@@ -7,6 +7,7 @@ pub(crate) mod expect;
 mod file;
 pub(crate) mod layers;
 pub(crate) mod mask;
+mod prefix;
 pub(crate) mod rule;
 mod source;
 mod tables;
@@ -18,6 +19,7 @@ mod worktrees;
 pub(crate) use base::{BaseMount, Config, Resources, SHIPPED};
 pub(crate) use file::load as load_file;
 pub(crate) use mask::{Mask, MaskTarget};
+pub(crate) use prefix::session_prefix;
 pub(crate) use workspace_file::{GrantMode, MAX_GRANTS, PersistedGrant, WorkspaceFile, edit};
 pub(crate) use worktrees::{CommonAccess, Worktrees};
 

@@ -17,6 +17,21 @@ use crate::config::value::expand_path;
 /// podman's command line is limited.
 pub(crate) const MAX_GRANTS: usize = 128;
 
+/// Top keys of the base config that a workspace file does not have.
+const BASE_KEYS: [&str; 11] = [
+    "image",
+    "session_prefix",
+    "fallback_workspace",
+    "inject_git_identity",
+    "grant_roots",
+    "resources",
+    "shell",
+    "scratch",
+    "mounts",
+    "mask",
+    "worktrees",
+];
+
 /// What a workspace file asks for; the default asks for nothing.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct WorkspaceFile {
@@ -98,7 +113,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn raw(&self) -> Result<Raw, ConfigError> {
-        toml::from_str(self.source.text).map_err(|error| self.source.syntax_error(&error))
+        toml::from_str(self.source.text).map_err(|error| of_base(self.source.syntax_error(&error)))
     }
 
     fn file(&self, raw: Raw) -> Result<WorkspaceFile, ConfigError> {
@@ -138,6 +153,26 @@ impl Reader<'_> {
             expand_path(&text, self.home)
         })?;
         Ok(PersistedGrant { path, mode, file })
+    }
+}
+
+/// Of a key that stands in the wrong one of the two files, where it belongs.
+fn of_base(error: ConfigError) -> ConfigError {
+    let is_of_base = |message: &str| {
+        let unknown = |key| message.starts_with(&format!("there is no key {key:?} here"));
+        BASE_KEYS.into_iter().any(unknown)
+    };
+    match error {
+        ConfigError::Syntax {
+            path,
+            line,
+            message,
+        } if is_of_base(&message) => ConfigError::Syntax {
+            message: format!("{message}; this key belongs to ~/.config/umwelt/umwelt.toml"),
+            path,
+            line,
+        },
+        other => other,
     }
 }
 
@@ -192,6 +227,25 @@ mod tests {
                 .unwrap()
                 .asks_for_nothing()
         );
+    }
+
+    #[test]
+    fn keys_of_the_base_config_are_told_where_they_belong() {
+        let belongs = "; this key belongs to ~/.config/umwelt/umwelt.toml";
+        for text in ["[resources]\ncpus = 1\n", "image = \"x\"\n", "[[mounts]]\n"] {
+            let message = parse(text).unwrap_err();
+            assert!(message.ends_with(belongs), "{message}");
+        }
+        for text in ["[grant]\n", "[egress]\nimage = 1\n"] {
+            let message = parse(text).unwrap_err();
+            assert!(!message.ends_with(belongs), "{message}");
+        }
+        // Each of them is one there.
+        let shipped = crate::config::SHIPPED;
+        for key in BASE_KEYS {
+            let marks = [format!("{key} ="), format!("[{key}]"), format!("[[{key}]]")];
+            assert!(marks.iter().any(|mark| shipped.contains(mark)), "{key}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::config::layers::{self, Layer, Setting};
 use crate::config::{Config, load_file};
 use crate::ctl::output::{self, Cell};
 use crate::ctl::place::Place;
-use crate::ctl::trust::path_of;
+use crate::ctl::trust::directory_of;
 use crate::error::Error;
 use crate::text::printable;
 use crate::trust::{self, TrustState, WorkspaceTrust};
@@ -50,7 +50,7 @@ struct Shown {
 fn run(args: Args) -> Result<ExitCode, Error> {
     let place = Place::load()?;
     let target = place.target(args.workspace())?;
-    let path = path_of(&place, &target)?;
+    let path = directory_of(&place, &target)?;
     let shown = show(&place, &path, &target.sid)?;
     Ok(cli::print(&match args.has("json") {
         true => output::render_json(&shown)?,

@@ -8,10 +8,10 @@ use crate::api::client::Client;
 use crate::api::{Applied, Call, ChangeReply, Grant, GrantMode, Revoke};
 use crate::cli;
 use crate::cli::args::{self, Args, Operands, Subcommand};
-use crate::ctl::CLIENT;
 use crate::ctl::output;
 use crate::ctl::peer::{self, Presence};
 use crate::ctl::place::Place;
+use crate::ctl::{CLIENT, CtlError};
 use crate::error::Error;
 use crate::text::printable;
 use crate::workspace;
@@ -103,7 +103,10 @@ fn change(args: &Args, place: &Place, call: Call) -> Result<ExitCode, Error> {
     let target = place.target(args.workspace())?;
     let socket = &target.names.socket;
     if !matches!(peer::presence(socket)?, Presence::Listening(_)) {
-        return Err(target.not_running(false));
+        return Err(match call {
+            Call::Grant(_) => CtlError::NoneToGrant { what: target.shown }.into(),
+            _ => target.not_running(false),
+        });
     }
     let deadline = Instant::now() + CHANGE_WAIT;
     let (mut client, _) = Client::connect_by(socket, CLIENT, false, deadline)?;

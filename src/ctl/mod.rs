@@ -102,6 +102,10 @@ pub(crate) enum CtlError {
         what: String,
         leftovers: bool,
     },
+    /// There is no sandbox that could show a path of the host.
+    NoneToGrant {
+        what: String,
+    },
     /// A control plane holds the workspace, but does not answer on its socket.
     Held {
         what: String,
@@ -160,12 +164,23 @@ impl CtlError {
                 "its control plane is dead; remove what it left with: {NAME} stop --hard {}",
                 shell_word(what)
             )),
-            CtlError::NotRunning { what, .. } | CtlError::NoJournal { what }
+            CtlError::NotRunning { what, .. }
+            | CtlError::NoneToGrant { what }
+            | CtlError::NoJournal { what }
                 if what.starts_with('/') && !std::path::Path::new(what).exists() =>
             {
                 Some("there is no such directory".to_owned())
             }
-            CtlError::NotRunning { .. } | CtlError::NoJournal { .. } => {
+            CtlError::NoneToGrant { what } if what.starts_with('/') => {
+                let word = shell_word(what);
+                Some(format!(
+                    "start one with: umwelt-run --workspace {word}\n\
+                     or write [[grants]] into its .umwelt.toml, and accept it with: {NAME} trust {word}"
+                ))
+            }
+            CtlError::NotRunning { .. }
+            | CtlError::NoneToGrant { .. }
+            | CtlError::NoJournal { .. } => {
                 Some(format!("see what runs with: {NAME} status"))
             }
             CtlError::StillThere { what, .. } => Some(CtlError::hard_hint(what)),
@@ -188,7 +203,9 @@ impl CtlError {
 impl fmt::Display for CtlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CtlError::NotRunning { what, .. } => write!(f, "no sandbox is running for {what:?}"),
+            CtlError::NotRunning { what, .. } | CtlError::NoneToGrant { what } => {
+                write!(f, "no sandbox is running for {what:?}")
+            }
             CtlError::Held { what } => write!(
                 f,
                 "the sandbox of {what:?} is just being started or ended by another process"

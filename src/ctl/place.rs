@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use crate::api::client::Client;
 use crate::api::launch;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::ctl::peer::{self, Presence};
 use crate::ctl::{CLIENT, CtlError};
 use crate::dirs::Dirs;
 use crate::error::Error;
+use crate::run::preflight::PreflightError;
 use crate::workspace::{self, Names, SessionId, Workspace, WorkspaceError};
 
 /// Where the sandboxes of this user are found.
@@ -33,6 +34,18 @@ impl Place {
         let dirs = Dirs::from_env()?;
         dirs.check_runtime()?;
         let prefix = Config::load(&dirs)?.session_prefix;
+        Ok(Place { dirs, prefix })
+    }
+
+    /// For looking and for ending: a slip in the base config must not take
+    /// away the emergency stop.
+    pub(super) fn load_despite_config() -> Result<Place, Error> {
+        let dirs = Dirs::from_env()?;
+        dirs.check_runtime()?;
+        let (prefix, problem) = config::session_prefix(&dirs);
+        if let Some(error) = problem {
+            log::warn!("{error}; going on for the session_prefix {prefix:?}");
+        }
         Ok(Place { dirs, prefix })
     }
 
@@ -66,6 +79,11 @@ impl Place {
         }
         let (workspace, _) = Workspace::select(given.map(Path::new), None, &self.dirs)?;
         let names = Names::new(&self.prefix, workspace.sid(), &self.dirs);
+        let is_running = matches!(peer::presence(&names.socket)?, Presence::Listening(_));
+        // umwelt-run would refuse too, after a lock and a log are there.
+        if !is_running && rustix::process::geteuid().is_root() {
+            return Err(PreflightError::Root.into());
+        }
         Ok(launch::connect_or_launch(&workspace, &names, CLIENT)?.0)
     }
 }

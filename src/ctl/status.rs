@@ -63,7 +63,7 @@ enum Condition {
 }
 
 fn run(args: Args) -> Result<ExitCode, Error> {
-    let place = Place::load()?;
+    let place = Place::load_despite_config()?;
     let mut sandboxes = with_sockets(&place)?;
     if args.has("json") {
         add_leftovers(&place, &mut sandboxes)?;

@@ -82,9 +82,9 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         (Some(word), true) => Err(Error::usage(format!(
             "the option \"--all\" goes without a workspace: {word:?}"
         ))),
-        (None, true) => stop_all(&Place::load()?, hard),
+        (None, true) => stop_all(&Place::load_despite_config()?, hard),
         (given, false) => {
-            let place = Place::load()?;
+            let place = Place::load_despite_config()?;
             Ok(cli::print(&stop(&place, &place.target(given)?, hard)?))
         }
     }

@@ -16,8 +16,9 @@ use crate::ctl::{CLIENT, CtlError, NAME, diff};
 use crate::error::{Error, exit_code};
 use crate::run::journal::{Entry, Journal};
 use crate::text::{printable, shell_word};
+use crate::trust::meaning;
 use crate::trust::{self, Comparison, TrustError, TrustState, Untrusted, WorkspaceTrust};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, WorkspaceError};
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "trust",
@@ -70,6 +71,10 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     let name = printable(&format!("{:?}", trust.path()));
     let TrustState::Untrusted(why) = &seen.state else {
         let state = match seen.state {
+            TrustState::Absent if trust.path().symlink_metadata().is_err() => {
+                let none = format!("there is no {name}; nothing to accept\n");
+                return Ok(cli::print(&none));
+            }
             TrustState::Absent => "asks for nothing",
             _ => "is accepted as it is",
         };
@@ -85,6 +90,10 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     }
     let consequences = consequences::of(&place, &path, &seen.file)?;
     cli::print(&render(&name, why, &seen, &consequences));
+    if way == Way::Ask {
+        cli::print(&repeated(&seen, &consequences));
+    }
+    cli::print(&host_access(&seen));
     if way == Way::Diff {
         return Ok(ExitCode::from(exit_code::FAILURE));
     }
@@ -128,6 +137,16 @@ pub(super) fn path_of(place: &Place, target: &Target) -> Result<PathBuf, Error> 
         .ok_or_else(|| target.not_running(false))
 }
 
+/// The same, of one that is there.
+pub(super) fn directory_of(place: &Place, target: &Target) -> Result<PathBuf, Error> {
+    let path = path_of(place, target)?;
+    match path.metadata() {
+        Ok(found) if found.is_dir() => Ok(path),
+        Ok(_) => Err(WorkspaceError::NotADirectory(path).into()),
+        Err(error) => Err(WorkspaceError::Gone(path, error).into()),
+    }
+}
+
 fn revoke(place: &Place, trust: &WorkspaceTrust, target: &Target) -> Result<ExitCode, Error> {
     let done = match trust.revoke()? {
         true => {
@@ -156,24 +175,29 @@ const MAX_CHANGES: usize = 15;
 /// The meaning first: a text can be long, and look harmless.
 fn render(name: &str, why: &Untrusted, seen: &Comparison, more: &Consequences) -> String {
     let mut out = format!("{name} does not count: {}\n", printable(&why.to_string()));
-    out.push_str(&format!("\nAccepting it\n{}", meaning(seen, more)));
+    out.push_str(&format!("\nAccepting it\n{}", told(seen, more)));
     let diff = diff::render(&seen.old_text, &seen.new_text);
     match diff.is_empty() {
         true => out.push_str("\nThe text is the one that was accepted.\n"),
         false => out.push_str(&format!("\n--- accepted\n+++ now\n{diff}")),
     }
-    if diff.lines().count() > MAX_DIFF {
-        // The beginning has left the screen by now.
-        out.push_str(&format!("\nAccepting it\n{}", meaning(seen, more)));
-    }
-    if seen.changes.len() > MAX_CHANGES {
-        out.push_str(&host_access(seen));
-    }
     out
+}
+
+/// For the question: the beginning of a long text has left the screen by now.
+fn repeated(seen: &Comparison, more: &Consequences) -> String {
+    let diff = diff::render(&seen.old_text, &seen.new_text);
+    match diff.lines().count() > MAX_DIFF {
+        true => format!("\nAccepting it\n{}", told(seen, more)),
+        false => String::new(),
+    }
 }
 
 /// Right above the question: thousands of rules could push this off the screen.
 fn host_access(seen: &Comparison) -> String {
+    if seen.changes.len() <= MAX_CHANGES {
+        return String::new();
+    }
     let starts = ["adds read-", "changes read-"];
     let is_access = |text: &str| starts.iter().any(|start| text.starts_with(start));
     let grants = seen.changes.iter();
@@ -188,21 +212,26 @@ fn host_access(seen: &Comparison) -> String {
     }
 }
 
-fn meaning(seen: &Comparison, more: &Consequences) -> String {
+fn told(seen: &Comparison, more: &Consequences) -> String {
     let mut out = String::new();
     for change in &seen.changes {
+        let mut refused = more.never.iter();
+        let refused = refused.find(|(grant, _)| meaning::opens(change, grant));
+        let why = refused.map_or_else(String::new, |(_, why)| format!(", {why}"));
         let mark = match (change.widens, change.is_unnamed) {
+            _ if refused.is_some() => '!',
             // Which hosts these are stands not in the file.
             (true, true) => '!',
             (true, false) => '+',
             (false, _) => '-',
         };
-        out.push_str(&format!("  {mark} {}\n", change.text));
+        out.push_str(&format!("  {mark} {}{why}\n", change.text));
     }
     if seen.changes.is_empty() {
         out.push_str("  = changes nothing that is allowed\n");
     }
-    for line in &more.never {
+    let is_told = |grant| seen.changes.iter().any(|seen| meaning::opens(seen, grant));
+    for (_, line) in more.never.iter().filter(|(grant, _)| !is_told(grant)) {
         out.push_str(&format!("  ! {line}\n"));
     }
     if !more.reached.is_empty() {

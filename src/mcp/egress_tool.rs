@@ -139,24 +139,24 @@ pub(super) fn parse(arguments: &mut Arguments<'_>) -> Result<Egress, RpcError> {
     ];
     let kinds = [("https", RuleKind::Https), ("tcp", RuleKind::Tcp)];
     let Some(op) = one_of(arguments, "op", &ops)? else {
-        return Err(arguments.wrong("op", &words(&ops), None));
+        return Err(arguments.missing("op", &words(&ops)));
     };
     let asked = Egress {
         op,
         kind: one_of(arguments, "kind", &kinds)?,
         host: text(arguments, "host", MAX_HOST)?,
         port: port(arguments)?,
-        paths: text(arguments, "paths", MAX_PATHS)?,
+        paths: paths(arguments)?,
         // Only a person asks for these.
         methods: None,
         inspect: None,
         private: None,
     };
     if op != EgressOp::List && asked.kind.is_none() {
-        return Err(arguments.wrong("kind", &words(&kinds), None));
+        return Err(arguments.missing("kind", &words(&kinds)));
     }
     if op != EgressOp::List && asked.host.is_none() {
-        return Err(arguments.wrong("host", "a string", None));
+        return Err(arguments.missing("host", "a string"));
     }
     Ok(asked)
 }
@@ -192,6 +192,28 @@ fn text(
         Some(Value::String(text)) if text.len() <= most => Ok(Some(text)),
         Some(Value::String(_)) => Err(arguments.wrong(name, &wanted, None)),
         Some(other) => Err(arguments.wrong(name, &wanted, Some(&other))),
+    }
+}
+
+/// One text with spaces between. Some models write a list in its place, which
+/// the schema does not show: whoever approves a call sees scalars better.
+fn paths(arguments: &mut Arguments<'_>) -> Result<Option<String>, RpcError> {
+    let Some(Value::Array(list)) = arguments.peek("paths") else {
+        return text(arguments, "paths", MAX_PATHS);
+    };
+    let is_one = |text: &&str| !text.is_empty() && !text.contains(char::is_whitespace);
+    let words: Option<Vec<&str>> = list
+        .iter()
+        .map(|path| path.as_str().filter(is_one))
+        .collect();
+    let joined = words.map(|words| words.join(" "));
+    arguments.take("paths");
+    match joined.filter(|joined| (1..=MAX_PATHS).contains(&joined.len())) {
+        Some(joined) => Ok(Some(joined)),
+        None => {
+            let wanted = format!("a string, or a list of paths, of at most {MAX_PATHS} bytes");
+            Err(arguments.wrong("paths", &wanted, None))
+        }
     }
 }
 
@@ -243,14 +265,13 @@ pub(super) fn render(reply: &EgressReply) -> ToolResult {
 }
 
 fn rule(rule: &RuleEntry) -> String {
+    let host = match rule.host.contains(':') {
+        true => format!("[{}]", rule.host),
+        false => rule.host.clone(),
+    };
     let mut line = match rule.kind {
-        RuleKind::Https => format!(
-            "https  {}:{} {}",
-            rule.host,
-            rule.port,
-            rule.paths.join(" ")
-        ),
-        RuleKind::Tcp => format!("tcp    {}:{}", rule.host, rule.port),
+        RuleKind::Https => format!("https  {host}:{} {}", rule.port, rule.paths.join(" ")),
+        RuleKind::Tcp => format!("tcp    {host}:{}", rule.port),
     };
     if let Some(methods) = &rule.methods {
         line.push_str(&format!(" {}", methods.join(",")));
@@ -286,6 +307,9 @@ mod tests {
         let add = json!({"op": "add", "kind": "https", "host": "a.example.org", "port": 443, "paths": "/a /b"});
         let add = parse(add).unwrap();
         assert_eq!((add.port, add.paths.as_deref()), (Some(443), Some("/a /b")));
+        let list =
+            json!({"op": "add", "kind": "https", "host": "a.example.org", "paths": ["/a", "/b"]});
+        assert_eq!(parse(list).unwrap().paths.as_deref(), Some("/a /b"));
     }
 
     #[test]
@@ -293,22 +317,35 @@ mod tests {
         for (arguments, said) in [
             (
                 json!({}),
-                "\"op\" must be \"list\" or \"add\" or \"remove\"",
+                "\"op\" is missing, it must be \"list\" or \"add\" or \"remove\"",
+            ),
+            (
+                json!({"operation": "list"}),
+                "unknown argument \"operation\"",
             ),
             (json!({"op": "allow"}), "\"op\" must be"),
             (
                 json!({"op": "add", "host": "a"}),
-                "\"kind\" must be \"https\" or \"tcp\"",
+                "\"kind\" is missing, it must be \"https\" or \"tcp\"",
             ),
             (json!({"op": "add", "kind": "udp"}), "\"kind\" must be"),
-            (json!({"op": "remove", "kind": "tcp"}), "\"host\" must be"),
+            (
+                json!({"op": "remove", "kind": "tcp"}),
+                "\"host\" is missing",
+            ),
             (
                 json!({"op": "list", "port": 0}),
                 "\"port\" must be an integer",
             ),
             (
-                json!({"op": "list", "paths": ["/a"]}),
+                json!({"op": "list", "paths": {"a": 1}}),
                 "\"paths\" must be a string",
+            ),
+            (json!({"op": "list", "paths": [1]}), "or a list of paths"),
+            (json!({"op": "list", "paths": []}), "or a list of paths"),
+            (
+                json!({"op": "list", "paths": ["/a /b"]}),
+                "or a list of paths",
             ),
             (
                 json!({"op": "list", "x": 1}),
@@ -326,6 +363,7 @@ mod tests {
             "network": "egress", "changed": true, "hosts": [],
             "rules": [
                 {"kind": "https", "host": "a.example.org", "port": 443, "paths": ["/*"], "inspect": true, "private": false, "source": "base"},
+                {"kind": "https", "host": "2001:db8::1", "port": 443, "paths": ["/*"], "inspect": true, "private": false, "source": "base"},
                 {"kind": "tcp", "host": "b\n[x]", "port": 22, "inspect": false, "private": false, "source": "workspace", "delivery": "relayed"},
             ],
             "notices": ["told"],
@@ -333,8 +371,9 @@ mod tests {
         let result = render(&serde_json::from_value(reply).unwrap());
         let lines: Vec<&str> = result.text.lines().collect();
         assert_eq!(lines[1], "https  a.example.org:443 /* (base)");
-        assert!(lines[2].contains("(workspace, relayed)"), "{lines:?}");
+        assert_eq!(lines[2], "https  [2001:db8::1]:443 /* (base)");
+        assert!(lines[3].contains("(workspace, relayed)"), "{lines:?}");
         assert_eq!(lines.last(), Some(&"[notice: told]"));
-        assert_eq!(lines.len(), 5);
+        assert_eq!(lines.len(), 6);
     }
 }

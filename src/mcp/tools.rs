@@ -100,7 +100,7 @@ impl Arguments<'_> {
         let command = match self.take("command") {
             Some(Value::String(command)) => command,
             Some(other) => return Err(self.wrong("command", "a string", Some(&other))),
-            None => return Err(self.wrong("command", "a string", None)),
+            None => return Err(self.missing("command", "a string")),
         };
         if command.len() > MAX_COMMAND {
             let wanted = format!(
@@ -159,7 +159,8 @@ impl Arguments<'_> {
         let wanted = format!("a string of 1 to {MAX_PATH} bytes");
         match self.take("path") {
             Some(Value::String(path)) if (1..=MAX_PATH).contains(&path.len()) => Ok(path),
-            Some(Value::String(_)) | None => Err(self.wrong("path", &wanted, None)),
+            None => Err(self.missing("path", &wanted)),
+            Some(Value::String(_)) => Err(self.wrong("path", &wanted, None)),
             Some(other) => Err(self.wrong("path", &wanted, Some(&other))),
         }
     }
@@ -172,6 +173,10 @@ impl Arguments<'_> {
         }
     }
 
+    pub(super) fn peek(&self, name: &str) -> Option<&Value> {
+        self.left.get(name)
+    }
+
     /// Some models write null for what they leave out.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.left.remove(name).filter(|value| !value.is_null())
@@ -179,23 +184,47 @@ impl Arguments<'_> {
 
     fn finish(mut self) -> Result<(), RpcError> {
         self.left.retain(|_, value| !value.is_null());
-        match self.left.keys().next() {
+        match self.unknown() {
             None => Ok(()),
-            Some(name) => {
-                let known = match self.tool {
-                    "shell" => "command, timeout_s and cwd",
-                    "grant" => "path, mode, persist and file",
-                    "revoke" => "path",
-                    "egress" => "op, kind, host, port and paths",
-                    _ => "no arguments",
-                };
+            Some((name, known)) => {
                 let tool = self.tool;
-                let name: String = name.chars().take(80).collect();
                 Err(RpcError::invalid_params(format!(
                     "{tool}: unknown argument {name:?}; it takes {known}"
                 )))
             }
         }
+    }
+
+    /// The first that the tool does not have, and those that it has.
+    fn unknown(&self) -> Option<(String, String)> {
+        let known: &[&str] = match self.tool {
+            "shell" => &["command", "timeout_s", "cwd"],
+            "grant" => &["path", "mode", "persist", "file"],
+            "revoke" => &["path"],
+            "egress" => &["op", "kind", "host", "port", "paths"],
+            _ => &[],
+        };
+        let mut left = self.left.keys();
+        let name = left.find(|name| !known.contains(&name.as_str()))?;
+        let name: String = name.chars().take(80).collect();
+        let known = match known {
+            [] => "no arguments".to_owned(),
+            [one] => (*one).to_owned(),
+            [first @ .., last] => format!("{} and {last}", first.join(", ")),
+        };
+        Some((name, known))
+    }
+
+    /// Another name was perhaps given for it: that is told as well.
+    pub(super) fn missing(&self, name: &str, wanted: &str) -> RpcError {
+        let unknown = self.unknown();
+        let unknown = unknown.map_or_else(String::new, |(name, known)| {
+            format!("; unknown argument {name:?}: it takes {known}")
+        });
+        let tool = self.tool;
+        RpcError::invalid_params(format!(
+            "{tool}: argument \"{name}\" is missing, it must be {wanted}{unknown}"
+        ))
     }
 
     pub(super) fn wrong(&self, name: &str, wanted: &str, found: Option<&Value>) -> RpcError {
@@ -529,7 +558,14 @@ mod tests {
     #[test]
     fn wrong_arguments_are_named_with_what_is_expected() {
         for (arguments, wanted) in [
-            (json!({}), "argument \"command\" must be a string"),
+            (
+                json!({}),
+                "argument \"command\" is missing, it must be a string",
+            ),
+            (
+                json!({"cmd": "ls"}),
+                "is missing, it must be a string; unknown argument \"cmd\": it takes command,",
+            ),
             (
                 json!({"command": 1}),
                 "argument \"command\" must be a string, not 1",
@@ -612,7 +648,7 @@ mod tests {
             (
                 "grant",
                 json!({}),
-                "argument \"path\" must be a string of 1 to",
+                "argument \"path\" is missing, it must be a string of 1 to",
             ),
             ("grant", json!({"path": ""}), "1 to 4096 bytes"),
             (
@@ -646,7 +682,7 @@ mod tests {
                 json!({"path": "/a", "rw": true}),
                 "it takes path, mode, persist and file",
             ),
-            ("revoke", json!({}), "argument \"path\" must be"),
+            ("revoke", json!({}), "argument \"path\" is missing"),
             (
                 "revoke",
                 json!({"path": "/a", "mode": "ro"}),

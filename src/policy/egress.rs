@@ -150,6 +150,16 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
     Ok(name.to_ascii_lowercase())
 }
 
+impl HostPattern {
+    /// As it stands before a port: an IPv6 address in brackets.
+    pub(crate) fn before_port(&self) -> String {
+        match self {
+            HostPattern::Address(IpAddr::V6(address)) => format!("[{address}]"),
+            other => other.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for HostPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

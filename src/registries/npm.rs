@@ -31,10 +31,11 @@ pub(super) fn resolve(host: &Host, found: &mut Found) {
         found.unknown("a file of its configuration does not count");
         return;
     }
-    // Neither may phone home while it is asked.
+    // Neither may phone home while it is asked, nor leave a log each time.
     let quiet = [
         ("npm_config_update_notifier", "false"),
         ("npm_config_offline", "true"),
+        ("npm_config_logs_max", "0"),
     ];
     match host.run("npm", &["config", "get", "registry"], &quiet) {
         Ok(printed) => match printed.lines().next() {

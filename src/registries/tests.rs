@@ -232,6 +232,7 @@ fn tools_see_nothing_of_the_environment_but_the_users_places() {
         "XDG_CONFIG_HOME",
         "npm_config_update_notifier",
         "npm_config_offline",
+        "npm_config_logs_max",
         "PWD",
         "OLDPWD",
         "SHLVL",

@@ -51,6 +51,14 @@ pub(super) fn change(widens: bool, text: String) -> Change {
     }
 }
 
+/// Whether the change is more of what this grant opens.
+pub(crate) fn opens(change: &Change, grant: &PersistedGrant) -> bool {
+    let access = printable(&access(grant));
+    let added = format!("adds {access}");
+    let is_changed = || change.text.starts_with("changes ") && change.text.ends_with(&access);
+    change.widens && (change.text == added || is_changed())
+}
+
 fn access(grant: &PersistedGrant) -> String {
     let mode = match grant.mode {
         GrantMode::Ro => "read-only",

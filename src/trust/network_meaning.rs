@@ -55,7 +55,7 @@ fn difference<T>(
 
 /// One rule in words.
 pub(crate) fn https(rule: &HttpsRule) -> String {
-    let mut text = format!("https://{}", rule.host);
+    let mut text = format!("https://{}", rule.host.before_port());
     if rule.port != HTTPS_PORT {
         let _ = write!(text, ":{}", rule.port);
     }
@@ -77,7 +77,7 @@ pub(crate) fn https(rule: &HttpsRule) -> String {
 
 pub(crate) fn tcp(rule: &TcpRule) -> String {
     let private = private(rule.private);
-    format!("tcp://{}:{}{private}", rule.host, rule.port)
+    format!("tcp://{}:{}{private}", rule.host.before_port(), rule.port)
 }
 
 fn private(is_private: bool) -> &'static str {
@@ -144,6 +144,20 @@ mod tests {
             );
         }
         assert_eq!(words(TEXT, TEXT), []);
+    }
+
+    #[test]
+    fn addresses_of_ipv6_stand_in_brackets_before_a_port() {
+        let text = "[[egress.https]]\nhost = '2001:db8::1'\nport = 8443\n\
+            [[egress.https]]\nhost = '2001:db8::1'\n\
+            [[egress.tcp]]\nhost = '2001:db8::2'\nport = 22\n";
+        let expected = [
+            "adds egress to https://[2001:db8::1]:8443/*",
+            "adds egress to https://[2001:db8::1]/*",
+            "adds egress to tcp://[2001:db8::2]:22",
+        ];
+        let expected = expected.map(|text| (true, text.to_owned()));
+        assert_eq!(words("", text), expected);
     }
 
     #[test]

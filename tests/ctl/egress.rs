@@ -126,6 +126,45 @@ fn list_says_in_words_that_there_is_no_network() {
 }
 
 #[test]
+fn the_way_to_a_network_is_told_once() {
+    let home = Home::new();
+    let add = ["egress", "add", "tcp", "a.example.org:22", &home.workspace];
+    let added = home.run(&add);
+    assert_eq!(added.code, Some(0), "{added:?}");
+    assert!(
+        !added.text().contains("from its next start on"),
+        "{added:?}"
+    );
+    assert!(
+        added.text().contains("write enabled = true below [egress]"),
+        "{added:?}"
+    );
+    std::fs::write(file(&home), "[egress]\nenabled = true\n").unwrap();
+    let list = home.run(&["egress", "list", &home.workspace]);
+    let accept = format!("accept it: umwelt-ctl trust {}\n", home.workspace);
+    assert!(list.text().contains(&accept), "{list:?}");
+    assert!(!list.text().contains("write enabled"), "{list:?}");
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_no_workspace() {
+    let home = Home::new();
+    let gone = format!("{}/nosuch", home.workspace);
+    for args in [
+        &["egress", "list", &gone][..],
+        &["config", &gone],
+        &["plan", &gone],
+    ] {
+        let ran = home.run(args);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert_eq!(ran.text(), "");
+        for said in ["No such file or directory", "umwelt-ctl exec DIR -- CMD"] {
+            assert!(ran.stderr.contains(said), "{ran:?}");
+        }
+    }
+}
+
+#[test]
 fn plan_shows_what_it_can_where_the_host_lacks_something() {
     let home = home();
     let plan = |more: &[&str]| {

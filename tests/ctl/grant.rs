@@ -114,6 +114,15 @@ fn without_a_sandbox_nothing_is_started() {
     let ran = home.run(&["grant", &home.workspace, "/srv/x"]);
     assert_eq!(ran.code, Some(1));
     assert!(ran.stderr.contains("no sandbox is running"), "{ran:?}");
+    let start = format!(
+        "hint: start one with: umwelt-run --workspace {}\n",
+        home.workspace
+    );
+    assert!(ran.stderr.contains(&start), "{ran:?}");
+    assert!(
+        ran.stderr.contains("accept it with: umwelt-ctl trust /"),
+        "{ran:?}"
+    );
 }
 
 #[test]

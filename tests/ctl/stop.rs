@@ -116,6 +116,27 @@ fn stop_waits_until_nothing_is_left() {
 }
 
 #[test]
+fn a_wrong_base_config_takes_away_neither_status_nor_the_stop() {
+    let home = Home::new();
+    home.podman(&containers(&home));
+    let config = home.path("config/umwelt");
+    std::fs::create_dir_all(&config).unwrap();
+    std::fs::write(config.join("umwelt.toml"), "# mine\nimge = \"x\"\n").unwrap();
+    let mut process = Process::start(&home, "good", "umwelt-run");
+    for args in [&["status"][..], &["stop", "--all"]] {
+        let ran = home.run(args);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.text().contains(&home.workspace), "{ran:?}");
+        let warned = "umwelt.toml\" line 2: there is no key \"imge\"";
+        assert!(ran.stderr.contains(warned), "{ran:?}");
+    }
+    assert!(process.has_ended());
+    // What starts something goes by all of the file.
+    let ran = home.run(&["exec", &home.workspace, "--", "ls"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+}
+
+#[test]
 fn stop_works_by_session_id_and_after_the_directory_is_gone() {
     for by_sid in [true, false] {
         let home = Home::new();

@@ -51,7 +51,7 @@ fn meaning_is_shown_before_the_text_and_the_answer_counts() {
     let mut session = ask(&home);
     let shown = session.shown();
     let meaning = shown
-        .find("+ adds read-write access to \"/srv/a\"")
+        .find("! adds read-write access to \"/srv/a\"")
         .unwrap();
     let text = shown.find("+path = \"/srv/a\"").unwrap();
     assert!(meaning < text, "{shown}");
@@ -263,10 +263,13 @@ fn nothing_to_accept_is_no_failure() {
     for option in ["--diff", "--yes"] {
         let ran = trust(&home, option);
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert!(ran.text().contains("asks for nothing"), "{ran:?}");
+        let none = format!("there is no {:?}; nothing to accept\n", file(&home));
+        assert_eq!(ran.text(), none);
     }
     write(&home, "# words\n");
-    assert_eq!(home.run(&["trust", &home.workspace]).code, Some(0));
+    let ran = home.run(&["trust", &home.workspace]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.text().contains("asks for nothing"), "{ran:?}");
     assert_eq!(accepted(&home), None);
     let ran = home.run(&["trust", "--diff", "--yes", &home.workspace]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
@@ -354,7 +357,11 @@ fn question_tells_what_is_never_granted_and_all_that_the_network_opens() {
     write(&home, &text);
     let ran = trust(&home, "--diff");
     let shown = ran.text();
-    assert_eq!(shown.matches("  ! not granted: ").count(), 3, "{shown}");
+    // Once each, with what it would open.
+    assert_eq!(shown.matches(", not granted: ").count(), 3, "{shown}");
+    let refused = format!("  ! adds read-write access to {:?}, not", home.path("home"));
+    assert!(shown.contains(&refused), "{shown}");
+    assert_eq!(shown.matches("  + adds read-").count(), 1, "{shown}");
     for why in ["the home directory itself", "No such file"] {
         assert!(shown.contains(why), "{shown}");
     }

@@ -154,7 +154,7 @@ fn bad_parameters_say_which_and_what_is_expected() {
         (
             "tools/call",
             call(json!("shell"), json!({})),
-            "\"command\" must be a string",
+            "\"command\" is missing, it must be a string",
         ),
         (
             "tools/call",

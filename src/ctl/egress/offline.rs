@@ -5,8 +5,9 @@ use std::path::Path;
 
 use crate::api::{ApiError, Egress, EgressOp, EgressReply, ErrorKind};
 use crate::config::{Config, WorkspaceFile};
+use crate::ctl::NAME;
 use crate::ctl::place::{Place, Target};
-use crate::ctl::trust::path_of;
+use crate::ctl::trust::directory_of;
 use crate::egress::rules::{self, RuleChange};
 use crate::egress::setup::writable_grants;
 use crate::error::Error;
@@ -15,20 +16,20 @@ use crate::policy::egress::EgressPolicy;
 use crate::policy::egress_change::ChangeError;
 use crate::policy::egress_rules;
 use crate::registries;
-use crate::text::printable;
-use crate::trust::WorkspaceTrust;
+use crate::text::{printable, shell_word};
+use crate::trust::{WorkspaceSettings, WorkspaceTrust};
 use crate::workspace::Workspace;
 
-const OFF: &str = "the workspace has no network yet, and no rule counts: write enabled = true below [egress] in .umwelt.toml, and run umwelt-ctl trust";
 const LATER: &str = "no sandbox runs: the rules count from its next start on";
 
 pub(super) fn answer(place: &Place, target: &Target, asked: &Egress) -> Result<EgressReply, Error> {
-    let path = path_of(place, target)?;
+    let path = directory_of(place, target)?;
     let shown = path.to_str().unwrap_or_default();
     let trust = WorkspaceTrust::of_path(shown, &target.sid, &place.dirs);
     let config = Config::load(&place.dirs)?;
     let settings = trust.load();
     let mut notices: Vec<String> = settings.notice().into_iter().collect();
+    notices.extend(off(&trust, &settings, &path));
     let file = settings.file;
     if asked.op == EgressOp::List {
         let (policy, warnings) = with_registries(place, &path, &config, &file)?;
@@ -58,8 +59,30 @@ pub(super) fn answer(place: &Place, target: &Target, asked: &Egress) -> Result<E
     };
     let policy = merged(target, &config, &file)?;
     let is_changed = trust.change_rules(&change)?;
-    notices.push(LATER.to_owned());
+    if file.egress.enabled {
+        notices.push(LATER.to_owned());
+    }
     Ok(reply(&file, &policy, is_changed, notices))
+}
+
+/// How the network is turned on, where it is not.
+fn off(trust: &WorkspaceTrust, settings: &WorkspaceSettings, path: &Path) -> Option<String> {
+    if settings.file.egress.enabled {
+        return None;
+    }
+    let command = format!("{NAME} trust {}", shell_word(&path.to_string_lossy()));
+    let asks = |trust: &WorkspaceTrust| {
+        let seen = trust.comparison();
+        seen.is_ok_and(|seen| seen.file.egress.enabled)
+    };
+    Some(match asks(trust) {
+        true => format!(
+            "the workspace has no network until its .umwelt.toml counts, which asks for one; accept it: {command}"
+        ),
+        false => format!(
+            "the workspace has no network yet, and no rule counts: write enabled = true below [egress] in .umwelt.toml, then accept it: {command}"
+        ),
+    })
 }
 
 fn merged(target: &Target, config: &Config, file: &WorkspaceFile) -> Result<EgressPolicy, Error> {
@@ -92,11 +115,8 @@ fn reply(
     file: &WorkspaceFile,
     policy: &EgressPolicy,
     changed: bool,
-    mut notices: Vec<String>,
+    notices: Vec<String>,
 ) -> EgressReply {
-    if !file.egress.enabled {
-        notices.push(OFF.to_owned());
-    }
     EgressReply {
         network: match file.egress.enabled {
             true => "egress".to_owned(),

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::config::{Config, WorkspaceFile};
+use crate::config::{Config, PersistedGrant, WorkspaceFile};
 use crate::ctl::place::Place;
 use crate::egress::setup::writable_grants;
 use crate::error::Error;
@@ -25,7 +25,7 @@ const MAX_RULES: usize = 40;
 #[derive(Debug, Default)]
 pub(super) struct Consequences {
     /// Grants that the rules would refuse at each start.
-    pub(super) never: Vec<String>,
+    pub(super) never: Vec<(PersistedGrant, String)>,
     /// What the sandbox would reach with the network on.
     pub(super) reached: Vec<String>,
 }
@@ -57,10 +57,11 @@ pub(super) fn of(
     })
 }
 
-fn never_granted(judge: &Judge<'_>, file: &WorkspaceFile) -> Vec<String> {
+fn never_granted(judge: &Judge<'_>, file: &WorkspaceFile) -> Vec<(PersistedGrant, String)> {
     let refused = file.grants.iter().filter_map(|asked| {
         let error = judge.judge_persisted(asked).err()?;
-        Some(printable(&format!("not granted: {error}")))
+        let line = printable(&format!("not granted: {error}"));
+        Some((asked.clone(), line))
     });
     refused.collect()
 }

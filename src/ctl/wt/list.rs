@@ -15,6 +15,7 @@ use crate::ctl::output::{self, Cell, Colour};
 use crate::ctl::peer::{self, Presence};
 use crate::error::Error;
 use crate::gitdir::Directory;
+use crate::trust;
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 struct Row {
@@ -26,7 +27,8 @@ struct Row {
     commit: Option<String>,
     /// A sandbox runs there.
     running: bool,
-    /// `bare`, `locked`, `gone` (the directory), or `unreadable`.
+    /// `bare`, `locked`, `gone` (the directory), `unreadable`, or `not accepted`: git
+    /// does not work in a sandbox there.
     note: Option<&'static str>,
 }
 
@@ -34,7 +36,11 @@ pub(super) fn run(site: &Site, repository: &Repository, json: bool) -> Result<Ex
     let branches = branches(&Shadow::create(site, repository)?)?;
     let mut rows = vec![main_row(repository, &branches)];
     for admin in repository.worktrees() {
-        rows.push(row(&admin, &branches));
+        let is_accepted = |top: &Path| {
+            let common = repository.common.path();
+            trust::repository::is_accepted(&site.place.dirs, top, common)
+        };
+        rows.push(row(&admin, &branches, is_accepted));
     }
     for row in &mut rows {
         let target = site.place.target(Some(row.path.as_ref()))?;
@@ -74,7 +80,11 @@ fn main_row(repository: &Repository, branches: &BTreeMap<String, String>) -> Row
     }
 }
 
-fn row(admin: &Directory, branches: &BTreeMap<String, String>) -> Row {
+fn row(
+    admin: &Directory,
+    branches: &BTreeMap<String, String>,
+    is_accepted: impl Fn(&Path) -> bool,
+) -> Row {
     let place = admin.read_pointer("gitdir").ok();
     let top = place.as_deref().and_then(Path::parent);
     let is_locked = || admin.has("locked") != Ok(false);
@@ -82,6 +92,7 @@ fn row(admin: &Directory, branches: &BTreeMap<String, String>) -> Row {
         None => Some("unreadable"),
         Some(top) if top.symlink_metadata().is_err() => Some("gone"),
         _ if is_locked() => Some("locked"),
+        Some(top) if !is_accepted(top) => Some("not accepted"),
         _ => None,
     };
     let row = Row {

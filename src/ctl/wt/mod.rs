@@ -102,7 +102,7 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     match args.action {
         "add" => {
             let name = args.operand(1).map(OsStr::to_string_lossy);
-            let repository = site.repository(given)?;
+            let repository = site.repository_to_add(given, name.is_none())?;
             add::run(&site, &repository, name.as_deref(), args.text("branch")?)
         }
         "rm" => rm::run(&site, site.worktree(given)?, args.has("force")),
@@ -128,6 +128,18 @@ impl Site {
         Repository::find(&given::real_path(Path::new(given), &self.place.dirs)?)
     }
 
+    /// A word that is no directory was perhaps meant as the name of what is made.
+    fn repository_to_add(&self, given: &OsStr, alone: bool) -> Result<Repository, WorktreeError> {
+        let is_word = Path::new(given).file_name() == Some(given);
+        match alone && is_word && Path::new(given).symlink_metadata().is_err() {
+            true => Err(WorktreeError::Nothing {
+                name: given.to_string_lossy().into_owned(),
+                is_new: true,
+            }),
+            false => self.repository(given),
+        }
+    }
+
     /// By its path; or by the name that `list` shows, in the repository that the
     /// current directory lies in. A directory of that name is written with a
     /// slash, as everywhere.
@@ -135,6 +147,12 @@ impl Site {
         let is_name = Path::new(given).file_name() == Some(given);
         let named = || self.repository(OsStr::new(".")).ok()?.named(given);
         let Some((admin, path)) = is_name.then(named).flatten() else {
+            if is_name && Path::new(given).symlink_metadata().is_err() {
+                return Err(WorktreeError::Nothing {
+                    name: given.to_string_lossy().into_owned(),
+                    is_new: false,
+                });
+            }
             return Worktree::find(given::real_path(Path::new(given), &self.place.dirs)?);
         };
         let found = Worktree::find(path)?;
@@ -159,6 +177,11 @@ pub(crate) enum WorktreeError {
     NotAWorktree {
         path: PathBuf,
         reason: String,
+    },
+    /// Neither a directory nor, of those that are there already, a worktree.
+    Nothing {
+        name: String,
+        is_new: bool,
     },
     /// There is no such path, or it cannot be looked at.
     Path {
@@ -232,6 +255,13 @@ impl WorktreeError {
             WorktreeError::NotAWorktree { .. } => {
                 Some(format!("see which there are with: {NAME} wt list REPO"))
             }
+            WorktreeError::Nothing { name, is_new: true } => Some(format!(
+                "for a worktree of this name: {NAME} wt add . {}",
+                shell_word(name)
+            )),
+            WorktreeError::Nothing { .. } => {
+                Some(format!("see which there are with: {NAME} wt list"))
+            }
             WorktreeError::Path { path, .. } => Some(format!("look at it with: ls -ld {}", quoted(path))),
             WorktreeError::Planted { link, .. } => Some(format!(
                 "look where it leads with: readlink -f {}; if that is meant, name that directory itself",
@@ -287,6 +317,15 @@ impl fmt::Display for WorktreeError {
                 write!(
                     f,
                     "{path:?} is not a git worktree beside its repository: {reason}"
+                )
+            }
+            WorktreeError::Nothing { name, is_new: true } => {
+                write!(f, "there is no directory {name:?}")
+            }
+            WorktreeError::Nothing { name, .. } => {
+                write!(
+                    f,
+                    "there is no worktree {name:?} of this repository, and no directory"
                 )
             }
             WorktreeError::Path { path, reason } => write!(f, "cannot use {path:?}: {reason}"),
