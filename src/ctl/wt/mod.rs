@@ -298,7 +298,10 @@ impl WorktreeError {
                 quoted(path)
             )),
             WorktreeError::Hook { key, .. } => Some(format!("see {key} in umwelt.toml")),
-            WorktreeError::Taken { .. } | WorktreeError::Branch { .. } => Some("give another name, or another --branch".to_owned()),
+            WorktreeError::Taken { .. } => Some(format!(
+                "give another name, or another --branch; where {NAME} wt list says that it is gone, free it with: git worktree prune"
+            )),
+            WorktreeError::Branch { .. } => Some("give another name, or another --branch".to_owned()),
             WorktreeError::Git { .. } => None,
         }
     }
