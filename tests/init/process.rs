@@ -383,8 +383,9 @@ fn it_is_one_small_thread() {
         let resident = status_field(&status_of(peer.pid()), "VmRSS");
         resident.trim_end_matches(" kB").parse().unwrap()
     };
+    // Code that is not optimized fills more pages; how many depends on where the linker puts it.
     let limit = if cfg!(debug_assertions) {
-        3 << 10
+        4 << 10
     } else {
         2 << 10
     };
