@@ -123,8 +123,8 @@ impl Running {
     pub(crate) fn said(mut self) -> io::Result<Said> {
         Ok(Said {
             status: self.child.wait()?,
-            stdout: contents(&mut self.stdout)?,
-            stderr: contents(&mut self.stderr)?,
+            stdout: contents(&mut self.stdout, u64::MAX)?,
+            stderr: contents(&mut self.stderr, u64::MAX)?,
         })
     }
 }
@@ -170,11 +170,12 @@ pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-pub(crate) fn contents(file: &mut File) -> io::Result<Vec<u8>> {
+/// What such a file holds, up to `most` bytes.
+pub(crate) fn contents(file: &mut File, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.rewind()?;
     // What is left of the program may still write.
-    let len = file.metadata()?.len();
+    let len = file.metadata()?.len().min(most);
     file.take(len).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -1,17 +1,20 @@
 //! Runs nft, in the namespaces that this process is in.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io;
 use std::path::Path;
-use std::process::{Command, Stdio};
-
-use rustix::fs::MemfdFlags;
+use std::process::Command;
+use std::time::Duration;
 
 use super::NftError;
 use super::ruleset::TABLE;
+use crate::subprocess::{self, Limits};
 
-/// Most that is read of what nft prints. Full sets come to less than 3 MiB.
-const LIMIT: u64 = 16 << 20;
+const LIMITS: Limits = Limits {
+    // Far more than it takes, but a start that hangs says nothing to anybody.
+    time: Duration::from_secs(60),
+    // Full sets come to less than 3 MiB.
+    bytes: 16 << 20,
+};
 
 /// Puts a rendered ruleset in place, all of it or nothing.
 pub(crate) fn apply(nft: &Path, ruleset: &[u8]) -> Result<(), NftError> {
@@ -25,52 +28,34 @@ pub(crate) fn list(nft: &Path) -> Result<Vec<u8>, NftError> {
     run(nft, "list the table", &args, &[])
 }
 
-/// Input and output are memory files: no pipe can fill up while the other end
-/// waits, or break.
 fn run(nft: &Path, what: &'static str, args: &[&str], input: &[u8]) -> Result<Vec<u8>, NftError> {
     let start = |source: io::Error| NftError::Start {
         nft: nft.to_owned(),
         source,
     };
-    let mut stdin = memory_file().map_err(start)?;
-    let stdout = memory_file().map_err(start)?;
-    let stderr = memory_file().map_err(start)?;
-    stdin
-        .write_all(input)
-        .and_then(|()| stdin.rewind())
-        .map_err(start)?;
-    let status = Command::new(nft)
+    let mut command = Command::new(nft);
+    command
         .args(args)
         .env_clear()
         .current_dir("/")
-        .stdin(Stdio::from(stdin))
-        .stdout(Stdio::from(stdout.try_clone().map_err(start)?))
-        .stderr(Stdio::from(stderr.try_clone().map_err(start)?))
-        .status()
-        .map_err(start)?;
-    if status.success() {
-        return read_back(stdout).map_err(start);
+        .stdin(subprocess::memory_file(input).map_err(start)?);
+    let said = subprocess::run(&mut command, LIMITS).map_err(|source| match source.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::FileTooLarge => NftError::Failed {
+            what,
+            said: source.to_string(),
+        },
+        _ => start(source),
+    })?;
+    if said.status.success() {
+        return Ok(said.stdout);
     }
-    let said = read_back(stderr).map_err(start)?;
     Err(NftError::Failed {
         what,
-        said: first_line(&said).unwrap_or_else(|| status.to_string()),
+        said: first_line(&said.errors()).unwrap_or_else(|| said.status.to_string()),
     })
 }
 
-fn memory_file() -> io::Result<File> {
-    Ok(rustix::fs::memfd_create("nft", MemfdFlags::CLOEXEC)?.into())
-}
-
-fn read_back(mut file: File) -> io::Result<Vec<u8>> {
-    file.rewind()?;
-    let mut bytes = Vec::new();
-    file.take(LIMIT).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn first_line(said: &[u8]) -> Option<String> {
-    let said = String::from_utf8_lossy(said);
+fn first_line(said: &str) -> Option<String> {
     let line = said.lines().map(str::trim).find(|line| !line.is_empty())?;
     Some(line.to_owned())
 }
@@ -113,6 +98,17 @@ mod tests {
         assert_eq!(error, "nft could not apply the ruleset: Error: no");
         let error = list(&program(&folder, "kill -9 $$")).unwrap_err();
         assert!(error.to_string().contains("signal: 9"), "{error}");
+    }
+
+    #[test]
+    fn an_nft_that_does_not_stop_printing_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let nft = program(&folder, "exec /bin/cat /dev/zero");
+        let error = list(&nft).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "nft could not list the table: it printed more than 16777216 bytes"
+        );
     }
 
     #[test]

@@ -14,15 +14,10 @@ pub(super) fn resolve(host: &Host, found: &mut Found) {
             Some("sources") => uris_of_stanzas,
             _ => continue,
         };
-        match host.read(&path) {
-            Ok(Some(text)) => {
-                for uri in parse(&text) {
-                    has_source = true;
-                    add(host, &uri, &format!("{path:?}"), found);
-                }
-            }
-            Ok(None) => {}
-            Err(reason) => found.not_read(&reason),
+        let text = found.text_of(&path, host);
+        for uri in text.iter().flat_map(|text| parse(text)) {
+            has_source = true;
+            add(host, &uri, &format!("{path:?}"), found);
         }
     }
     if !has_source {

@@ -70,13 +70,8 @@ fn load(host: &Host, home: &Path, found: &mut Found) -> Vec<(Table, String)> {
         // cargo takes the old name where both are there.
         for name in ["config", "config.toml"] {
             let path = dir.join(name);
-            let text = match host.read(&path) {
-                Ok(Some(text)) => text,
-                Ok(None) => continue,
-                Err(reason) => {
-                    found.not_read(&reason);
-                    continue;
-                }
+            let Some(text) = found.text_of(&path, host) else {
+                continue;
             };
             match text.parse::<Table>() {
                 Ok(table) => config.push((table, format!("{path:?}"))),
@@ -211,13 +206,8 @@ fn add_git_index(text: &str, from: &str, found: &mut Found) -> Option<Url> {
 /// The place of the crates, from the `config.json` of a cached index.
 fn add_downloads(host: &Host, cache: &Path, trust: Trust, found: &mut Found) -> bool {
     let path = cache.join("config.json");
-    let text = match host.read(&path) {
-        Ok(Some(text)) => text,
-        Ok(None) => return false,
-        Err(reason) => {
-            found.not_read(&reason);
-            return false;
-        }
+    let Some(text) = found.text_of(&path, host) else {
+        return false;
     };
     let config: Option<serde_json::Value> = serde_json::from_str(&text).ok();
     let Some(url) = config

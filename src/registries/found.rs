@@ -1,12 +1,14 @@
-//! What was found out about one tool. Pure.
+//! What was found out about one tool.
 
 use std::fmt::Display;
+use std::path::Path;
 
 use crate::config::egress::Registry;
 use crate::config::rule::HTTPS_PORT;
 use crate::policy::egress::{HttpsRule, PathPattern, RuleOrigin};
 use crate::policy::url::Url;
 use crate::registries::Resolved;
+use crate::registries::host::Host;
 
 /// Fetching packages needs no others; publishing them does.
 const METHODS: [&str; 2] = ["GET", "HEAD"];
@@ -60,6 +62,14 @@ impl Found {
     pub(super) fn not_read(&mut self, message: &str) {
         self.is_incomplete = true;
         self.warn(message);
+    }
+
+    /// The text of a file of the tool's; where it cannot be read, that is told.
+    pub(super) fn text_of(&mut self, path: &Path, host: &Host) -> Option<String> {
+        host.read(path).unwrap_or_else(|reason| {
+            self.not_read(&reason);
+            None
+        })
     }
 
     /// A setting for the tool inside, without credentials.

@@ -52,16 +52,11 @@ pub(super) fn resolve(host: &Host, found: &mut Found) {
 fn configured(host: &Host, found: &mut Found) -> Option<Vec<(String, String)>> {
     let mut sources = None;
     for path in files(host) {
-        match host.read(&path) {
-            Ok(Some(text)) => {
-                if let Some(urls) = parse(&text) {
-                    let from = format!("{path:?}");
-                    let urls = urls.into_iter().map(|url| (url, from.clone()));
-                    sources = Some(urls.collect());
-                }
-            }
-            Ok(None) => {}
-            Err(reason) => found.not_read(&reason),
+        let text = found.text_of(&path, host);
+        if let Some(urls) = text.and_then(|text| parse(&text)) {
+            let from = format!("{path:?}");
+            let urls = urls.into_iter().map(|url| (url, from.clone()));
+            sources = Some(urls.collect());
         }
     }
     sources
@@ -102,10 +97,7 @@ fn is_sources(line: &str) -> bool {
 /// `BUNDLE_MIRROR__NAME: "URL"`
 fn add_mirrors(host: &Host, found: &mut Found) {
     let path = host.home.join(".bundle/config");
-    let text = match host.read(&path) {
-        Ok(text) => text.unwrap_or_default(),
-        Err(reason) => return found.not_read(&reason),
-    };
+    let text = found.text_of(&path, host).unwrap_or_default();
     for line in text
         .lines()
         .filter(|line| line.starts_with("BUNDLE_MIRROR__"))

@@ -58,14 +58,8 @@ fn configured(host: &Host, found: &mut Found) -> [Option<(String, String)>; 2] {
         None => Some(host.config_home().join("go/env")),
     };
     let path = path.filter(|path| path.is_absolute());
-    let text = path.as_ref().map(|path| host.read(path));
-    let text = match text.transpose() {
-        Ok(text) => text.flatten().unwrap_or_default(),
-        Err(reason) => {
-            found.not_read(&reason);
-            String::new()
-        }
-    };
+    let text = path.as_ref().and_then(|path| found.text_of(path, host));
+    let text = text.unwrap_or_default();
     NAMES.map(|name| {
         let in_file = || {
             let mut lines = text.lines().filter_map(|line| line.split_once('='));

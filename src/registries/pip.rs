@@ -122,10 +122,8 @@ fn ask(host: &Host) -> Result<(String, String), ToolError> {
 fn load(host: &Host, found: &mut Found) -> Values {
     let mut values = Values::new();
     for path in files(host) {
-        match host.read(&path) {
-            Ok(Some(text)) => parse(&text, &format!("{path:?}"), &mut values),
-            Ok(None) => {}
-            Err(reason) => found.not_read(&reason),
+        if let Some(text) = found.text_of(&path, host) {
+            parse(&text, &format!("{path:?}"), &mut values);
         }
     }
     for (name, value) in &host.variables {

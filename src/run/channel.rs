@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::Pid;
 
 use crate::init::wire::{FromInit, MAX_PACKET, ToInit};
@@ -47,15 +46,7 @@ pub(crate) enum ChannelState {
 impl Channel {
     /// A new channel, and the end that pid 1 gets.
     pub(crate) fn pair() -> io::Result<(Channel, OwnedFd)> {
-        let (ours, theirs) = rustix::net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
-        rustix::io::ioctl_fionbio(&ours, true)?;
-        // The kernel then tells the sender's pid with each packet.
-        sockopt::set_socket_passcred(&ours, true)?;
+        let (ours, theirs) = fdpass::packet_pair()?;
         Ok((
             Channel {
                 socket: ours,

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::Pid;
 use serde::Deserialize;
 
@@ -115,7 +114,7 @@ impl ControlPlane {
         lifecycle::remove_if_there(cidfile(&self.context).as_ref())
             .map_err(|error| Error::io("remove the gateway's cidfile", error))?;
         let (ours, theirs) =
-            pair().map_err(|error| Error::io("make the gateway's socket", error))?;
+            fdpass::packet_pair().map_err(|error| Error::io("make the gateway's socket", error))?;
         self.poller
             .add(Source::Gateway(number), ours.as_fd())
             .map_err(|error| Error::io("watch the gateway", error))?;
@@ -401,20 +400,6 @@ fn spec(context: &Context, egress: &Egress) -> Result<GatewaySpec, Error> {
     })
 }
 
-/// Our end, and that of the gateway.
-fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (ours, theirs) = rustix::net::socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    rustix::io::ioctl_fionbio(&ours, true)?;
-    // The kernel then tells the sender's pid with each packet.
-    sockopt::set_socket_passcred(&ours, true)?;
-    Ok((ours, theirs))
-}
-
 #[derive(Debug, PartialEq, Eq)]
 enum Open {
     Drained,
@@ -454,7 +439,7 @@ mod tests {
 
     #[test]
     fn events_are_read_and_the_end_is_seen_after_them() {
-        let (ours, theirs) = pair().unwrap();
+        let (ours, theirs) = fdpass::packet_pair().unwrap();
         assert_eq!(receive(ours.as_fd()).1, Open::Drained);
         send(&theirs, r#"{"event":"ready","proxy":"10.89.0.2:3128"}"#);
         send(

@@ -2,12 +2,13 @@
 //! its output goes to memory files, so that nothing has to be read meanwhile.
 
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, PidfdFlags};
+
+use crate::subprocess::{contents, memory_file};
 
 /// Most output that is looked at. Full counting sets come to 2 MiB.
 const OUTPUT_LIMIT: u64 = 4 << 20;
@@ -39,8 +40,7 @@ impl Finished {
 
 impl Task {
     pub(crate) fn spawn(mut command: Command) -> io::Result<Task> {
-        let memory = || rustix::fs::memfd_create("output", MemfdFlags::CLOEXEC).map(File::from);
-        let (stdout, stderr) = (memory()?, memory()?);
+        let (stdout, stderr) = (memory_file(b"")?, memory_file(b"")?);
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::from(stdout.try_clone()?))
@@ -95,9 +95,7 @@ fn pidfd_of(child: &Child) -> io::Result<OwnedFd> {
 }
 
 fn read_back(file: &mut File) -> io::Result<String> {
-    file.rewind()?;
-    let mut bytes = Vec::new();
-    file.take(OUTPUT_LIMIT).read_to_end(&mut bytes)?;
+    let bytes = contents(file, OUTPUT_LIMIT)?;
     Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 

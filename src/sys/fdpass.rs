@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sockopt,
 };
 
 /// Most descriptors in one message here. The kernel allows 253.
@@ -23,6 +23,20 @@ pub(crate) struct Received {
     pub(crate) pid: Option<rustix::process::Pid>,
     /// Something did not fit: bytes of a packet, or descriptors.
     pub(crate) truncated: bool,
+}
+
+/// Two connected sockets that keep packets apart. The first does not block, and
+/// is told the sender's pid with each packet.
+pub(crate) fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    sockopt::set_socket_passcred(&ours, true)?;
+    Ok((ours, theirs))
 }
 
 /// Sends `bytes` with `fds`; returns how many bytes were taken. Never raises

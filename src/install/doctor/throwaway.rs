@@ -41,6 +41,7 @@ const PROGRAM: &str = "umwelt";
 /// Of the home, these are enough to see that it is not there.
 const MANY: usize = 50;
 const MOST_OUTPUT: usize = 1 << 20;
+const MOST_SAID: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct Throwaway {
@@ -268,7 +269,7 @@ impl Client {
             }),
             Err(error) => {
                 self.end();
-                let said = subprocess::contents(&mut self.stderr)?;
+                let said = subprocess::contents(&mut self.stderr, MOST_SAID)?;
                 let said = String::from_utf8_lossy(&said);
                 Err(match said.trim().is_empty() {
                     true => Problem::new(format!("what it says is not understood: {error}")),
