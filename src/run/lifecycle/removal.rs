@@ -72,10 +72,13 @@ impl ControlPlane {
             sid: &spec.sid,
             name: &spec.name,
         };
-        let output = finished
-            .filter(|finished| finished.status.success())
-            .map(|finished| finished.stdout);
-        let mut leftovers = leftover::parse(&output.unwrap_or_default(), owner);
+        let output = match finished {
+            Some(finished) if finished.status.success() => finished.stdout,
+            // podman before 5.3 fails where a container of somebody else goes meanwhile.
+            Some(failed) => return self.removal_failed("look for what is left", &failed),
+            None => String::new(),
+        };
+        let mut leftovers = leftover::parse(&output, owner);
         // The gateway that serves now is none.
         if let Some(gateway) = self.gateway_id() {
             leftovers.ours.retain(|id| *id != gateway);
@@ -112,7 +115,16 @@ impl ControlPlane {
         let Some(failed) = finished.filter(|finished| !finished.status.success()) else {
             return self.removal_done();
         };
-        log::error!("podman rm ended with {}: {}", failed.status, failed.stderr);
+        self.removal_failed("remove the sandbox", &failed);
+    }
+
+    /// It is tried again, a few times.
+    fn removal_failed(&mut self, what: &'static str, failed: &Finished) {
+        log::error!(
+            "podman could not {what}, and ended with {}: {}",
+            failed.status,
+            failed.stderr
+        );
         match &mut self.phase {
             // podman finds out that conmon is dead, says so, and removes the
             // container when it is asked the next time.
@@ -122,7 +134,7 @@ impl ControlPlane {
             }
             _ => {
                 self.teardown_errors.push(PodmanError::Failed {
-                    what: "remove the sandbox",
+                    what,
                     status: failed.status,
                     stderr: failed.last_words().to_owned(),
                 });
