@@ -149,7 +149,8 @@ is_ready() { [[ $(ctl status 2>/dev/null) == *" ready "* ]]; }
 runs_anew() { [[ $(property MainPID) != "$before" && $(property MainPID) != 0 ]] && is_ready; }
 containers() { as "$user" podman ps --all --quiet; }
 # podman cleans up by a process of its own, which may end later.
-is_nothing_left() { ! pgrep -u "$id" -x 'umwelt|umwelt-run|conmon|crun|podman'; }
+is_nothing_left() { ! pgrep -u "$id" -x 'umwelt|umwelt-run|conmon|crun|podman' >/dev/null; }
+nothing_stays() { wait_until 240 is_nothing_left || { pgrep -a -u "$id"; return 1; }; }
 # podman has made the sandbox by then, and may still be on its way out.
 is_alone() { [[ $(as "$user" cat "/sys/fs/cgroup$(property ControlGroup)/cgroup.procs") == "$(property MainPID)" ]]; }
 
@@ -178,7 +179,7 @@ check 'the journal tells of it' said 0 'status=9/KILL'
 run user_systemctl stop "$unit"
 check 'it is stopped in order' test "$status:$(property Result):$(property ActiveState)" = 0:success:inactive
 check 'no container is left' test -z "$(containers)"
-check 'no process is left' wait_until 240 is_nothing_left
+check 'no process is left' nothing_stays
 check 'no socket is left' test -z "$(find "/run/user/$id" -maxdepth 1 -name 'umwelt-*.sock')"
 
 run user_systemctl start 'umwelt-run@-.service'

@@ -96,7 +96,7 @@ reachable() {
         find "$home/.local/state/umwelt" "$home/.local/share/umwelt" "/run/user/$id" -mindepth 1 2>/dev/null || true
     find "$home"/.local/{bin,lib,state/umwelt,share/umwelt} "$home/.config" "/run/user/$id"/umwelt-* ! -type l -perm /022
 }
-has_ended() { ! pgrep -u "$id" -x 'umwelt|umwelt-run|umwelt-mcp'; }
+has_ended() { ! pgrep -u "$id" -x 'umwelt|umwelt-run|umwelt-mcp' >/dev/null; }
 # Anybody may pass here: what is ours has to be private by itself.
 chmod 0755 "$home"
 for mask in 000 077; do
