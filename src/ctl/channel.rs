@@ -190,7 +190,7 @@ mod tests {
             }
             sender.send(channel.is_owing())
         });
-        let limit = std::time::Duration::from_secs(10);
+        let limit = std::time::Duration::from_secs(60);
         assert_eq!(receiver.recv_timeout(limit), Ok(true));
     }
 

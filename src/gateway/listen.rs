@@ -12,6 +12,8 @@ use crate::gateway::options::Options;
 use crate::gateway::proxy::socket::set_options;
 
 const BACKLOG: i32 = 1024;
+/// How often the kernel is asked for a port that is free for TCP and UDP.
+const TRIES: usize = 5;
 
 /// What was bound, for whoever waits for it.
 #[derive(Debug, Clone)]
@@ -90,9 +92,20 @@ fn bind_dns(address: IpAddr, port: u16) -> Result<(Bound, SocketAddr), GatewayEr
         what: format!("{wanted} for names"),
         source,
     };
-    let tcp = TcpListener::bind(wanted).map_err(failed)?;
-    let bound = tcp.local_addr().map_err(failed)?;
-    let udp = UdpSocket::bind(bound).map_err(failed)?;
+    let mut tries = 1..TRIES;
+    let (tcp, udp, bound) = loop {
+        let tcp = TcpListener::bind(wanted).map_err(failed)?;
+        let bound = tcp.local_addr().map_err(failed)?;
+        match UdpSocket::bind(bound) {
+            Ok(udp) => break (tcp, udp, bound),
+            // One of the kernel's choice for TCP is not always free for UDP.
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse
+                    && port == 0
+                    && tries.next().is_some() => {}
+            Err(error) => return Err(failed(error)),
+        }
+    };
     tcp.set_nonblocking(true).map_err(failed)?;
     udp.set_nonblocking(true).map_err(failed)?;
     Ok((Bound { udp, tcp }, bound))

@@ -127,10 +127,11 @@ fn await_answer(socket: impl AsFd) -> rustix::io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::nft::ruleset::GatewayPorts;
     use std::net::{TcpListener, UdpSocket};
+    use std::os::fd::OwnedFd;
 
     fn ruleset(targets: &[(Ipv4Addr, u16)]) -> Ruleset {
         let ports = GatewayPorts {
@@ -165,12 +166,19 @@ mod tests {
         }
     }
 
+    /// A port on which nobody listens for as long as the socket is there: one that
+    /// is let go could be given to another test.
+    pub(crate) fn closed_port() -> (OwnedFd, SocketAddr) {
+        let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+        let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let address = rustix::net::getsockname(&socket).unwrap();
+        (socket, address.try_into().unwrap())
+    }
+
     #[test]
     fn a_closed_port_is_a_refusal_and_a_time_limit_is_not() {
-        let to = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
+        let (_held, to) = closed_port();
         let attempt = Attempt {
             protocol: Protocol::Tcp,
             to,

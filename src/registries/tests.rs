@@ -193,7 +193,7 @@ fn tool_that_hangs_is_given_up_and_the_others_still_answer() {
     // It would answer, but too late.
     fake.tool(
         "python3",
-        "sleep 3; echo https://pip.example.org/simple; echo https://files.example.org",
+        "sleep 60; echo https://pip.example.org/simple; echo https://files.example.org",
     );
     fake.host.deadline = Instant::now() + Duration::from_millis(300);
     let (rules, warnings) = fake.resolve(Registry::Pip);

@@ -111,6 +111,8 @@ mod tests {
     use mio::Events;
     use std::time::Instant;
 
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     struct Loop {
         poller: Poller,
         discards: Discards,
@@ -137,23 +139,34 @@ mod tests {
             write
         }
 
-        /// Runs for a time, `work` after each turn.
-        fn run(&mut self, time: Duration, mut work: impl FnMut()) {
-            let mut events = Events::with_capacity(16);
+        fn run(&mut self, time: Duration) {
             let end = Instant::now() + time;
             self.poller.set(Timer::Leave, time);
             while Instant::now() < end {
-                let (ready, due) = self.poller.wait(&mut events).unwrap();
-                self.turns += 1;
-                for source in ready {
-                    if let Source::Output(id) = source {
-                        self.discards.on_ready(id, &mut self.poller);
-                    }
+                self.turn();
+            }
+        }
+
+        fn run_until(&mut self, is_so: impl Fn(&Discards) -> bool) {
+            let end = Instant::now() + PATIENCE;
+            self.poller.set(Timer::Leave, PATIENCE);
+            while !is_so(&self.discards) {
+                assert!(Instant::now() < end);
+                self.turn();
+            }
+        }
+
+        fn turn(&mut self) {
+            let mut events = Events::with_capacity(16);
+            let (ready, due) = self.poller.wait(&mut events).unwrap();
+            self.turns += 1;
+            for source in ready {
+                if let Source::Output(id) = source {
+                    self.discards.on_ready(id, &mut self.poller);
                 }
-                if due.contains(&Timer::Discard) {
-                    self.discards.on_timer(&mut self.poller, &mut self.buffer);
-                }
-                work();
+            }
+            if due.contains(&Timer::Discard) {
+                self.discards.on_timer(&mut self.poller, &mut self.buffer);
             }
         }
     }
@@ -161,11 +174,15 @@ mod tests {
     #[test]
     fn a_flood_is_read_slowly_and_costs_few_turns() {
         let mut test = Loop::new();
+        let begin = Instant::now();
         let write = test.add(1);
+        let by_itself = rustix::pipe::fcntl_getpipe_size(&write).unwrap();
         let writer = std::thread::spawn(move || {
-            let end = Instant::now() + Duration::from_secs(1);
             let mut total = 0;
-            while Instant::now() < end {
+            // For a second, and more where nobody has come to read by then.
+            while begin.elapsed() < Duration::from_secs(1)
+                || (total <= by_itself && begin.elapsed() < PATIENCE)
+            {
                 match rustix::io::write(&write, &[b'y'; 4096]) {
                     Ok(count) => total += count,
                     Err(_) => std::thread::yield_now(),
@@ -173,28 +190,28 @@ mod tests {
             }
             total
         });
-        test.run(Duration::from_millis(1100), || {});
+        // Its end is that of the pipe.
+        test.run_until(|discards| discards.pipes.is_empty());
         let total = writer.join().unwrap();
-        // More than the pipe takes by itself.
-        assert!(total > 256 << 10, "{total} bytes: nobody read");
-        assert!(total <= 12 * TURN, "{total} bytes");
-        assert!(test.turns < 40, "{} turns", test.turns);
+        assert!(total > by_itself, "{total} bytes: nobody read");
+        let times = begin.elapsed().as_millis() / READ_EVERY.as_millis();
+        let times = usize::try_from(times).unwrap();
+        assert!(total <= (times + 2) * TURN, "{total} bytes");
+        assert!(test.turns <= 3 * times + 10, "{} turns", test.turns);
     }
 
     #[test]
     fn an_idle_pipe_costs_nothing_and_is_read_again() {
         let mut test = Loop::new();
         let write = test.add(1);
-        test.run(Duration::from_millis(250), || {});
+        test.run_until(|discards| discards.pipes[0].is_watched);
         let before = test.turns;
-        test.run(Duration::from_millis(300), || {});
+        test.run(READ_EVERY * 3);
         assert!(test.turns <= before + 1, "the timer goes on");
         while rustix::io::write(&write, &[0; 4096]).is_ok() {}
-        test.run(Duration::from_millis(250), || {});
-        assert!(rustix::io::write(&write, &[0; 4096]).is_ok());
+        test.run_until(|_| rustix::io::write(&write, &[0; 4096]).is_ok());
         drop(write);
-        test.run(Duration::from_millis(250), || {});
-        assert!(test.discards.pipes.is_empty());
+        test.run_until(|discards| discards.pipes.is_empty());
     }
 
     #[test]

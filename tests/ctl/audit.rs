@@ -191,7 +191,7 @@ fn it_ends_quietly_with_its_reader() {
     let stdout = child.stdout.as_mut().unwrap();
     stdout.read_exact(&mut first).unwrap();
     drop(child.stdout.take());
-    let ran = finish(child, 20);
+    let ran = finish(child);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
 }
 
@@ -222,7 +222,7 @@ fn a_hundred_thousand_records_make_a_small_page() {
     append(&path, &half.replace("a.example.org", "b.example.org"));
     let page = home.path("page.html");
     let args = ["audit", "--html", page.to_str().unwrap(), &home.workspace];
-    let ran = finish(home.ctl(&args).spawn().unwrap(), 120);
+    let ran = finish(home.ctl(&args).spawn().unwrap());
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     let text = std::fs::read_to_string(&page).unwrap();
     assert!(text.contains("<dd>100,000</dd>"));

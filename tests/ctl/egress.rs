@@ -170,7 +170,7 @@ fn plan_shows_what_it_can_where_the_host_lacks_something() {
     let plan = |more: &[&str]| {
         let mut command = home.ctl(&[&["plan", &home.workspace], more].concat());
         let command = command.env("CONTAINER_HOST", "ssh://example.org");
-        crate::home::finish(command.spawn().unwrap(), 20)
+        crate::home::finish(command.spawn().unwrap())
     };
     let ran = plan(&[]);
     assert!(ran.code == Some(1) || ran.code == Some(3), "{ran:?}");

@@ -48,7 +48,7 @@ fn relative_path_starts_where_the_person_is() {
     let control_plane = home.control_plane();
     let mut command = home.ctl(&["grant", &home.workspace, "data/x"]);
     command.current_dir(home.path("home"));
-    let ran = crate::home::finish(command.spawn().unwrap(), 20);
+    let ran = crate::home::finish(command.spawn().unwrap());
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let asked = control_plane.requests("grant").pop().unwrap();
     assert_eq!(
@@ -70,7 +70,7 @@ fn tilde_that_no_shell_has_expanded_is_the_home_directory() {
     }
     let mut command = home.ctl(&["grant", &home.workspace, "./~/data"]);
     command.current_dir(home.path("home"));
-    let ran = crate::home::finish(command.spawn().unwrap(), 20);
+    let ran = crate::home::finish(command.spawn().unwrap());
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let asked = control_plane.requests("grant").pop().unwrap();
     let wanted = home.path("home/~/data");

@@ -1,17 +1,21 @@
 //! A user of his own for each test: home, XDG places, a podman that only
 //! writes down what it is asked.
 
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::control_plane::{Connection, ControlPlane};
+
+/// Longer than anything takes that works, on a busy machine too.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Home {
     root: PathBuf,
@@ -74,21 +78,9 @@ impl Home {
              rm) echo '[]' > \"$root/networks\" ;;\nesac ;;\n*) exit 125 ;;\nesac\n",
             self.root.display()
         );
-        // Written by a shell: while this process has it open for writing,
-        // a child forked by another test would keep it busy (ETXTBSY).
         let path = self.bin().join("podman");
-        let made = std::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o755)
-            .open(&path);
-        if made.is_ok() {
-            drop(made);
-            let status = Command::new("sh")
-                .args(["-c", "printf %s \"$1\" > \"$2\"", "sh", &script])
-                .arg(&path)
-                .status();
-            assert!(status.unwrap().success());
+        if !path.exists() {
+            write_program(&path, &script);
         }
     }
 
@@ -152,9 +144,9 @@ impl Home {
             .stderr(Stdio::piped());
     }
 
-    /// Runs it to its end, which must come within 20 s.
+    /// Runs it to its end.
     pub(crate) fn run(&self, args: &[&str]) -> Ran {
-        finish(self.ctl(args).spawn().unwrap(), 20)
+        finish(self.ctl(args).spawn().unwrap())
     }
 }
 
@@ -172,13 +164,14 @@ impl Ran {
     }
 }
 
-pub(crate) fn finish(child: Child, seconds: u64) -> Ran {
+/// Waits for its end.
+pub(crate) fn finish(child: Child) -> Ran {
     let pid = Pid::from_child(&child);
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(child.wait_with_output()));
-    let Ok(output) = receiver.recv_timeout(Duration::from_secs(seconds)) else {
+    let Ok(output) = receiver.recv_timeout(PATIENCE) else {
         let _gone = rustix::process::kill_process(pid, Signal::KILL);
-        panic!("has not ended within {seconds} s");
+        panic!("has not ended within {PATIENCE:?}");
     };
     let Output {
         status,
@@ -201,15 +194,35 @@ pub(crate) fn sid_of(path: &str) -> String {
         .collect()
 }
 
-/// Waits until it is so, for at most 10 s.
+/// Waits until it is so.
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..500 {
-        if is_so() {
-            return;
-        }
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
-    panic!("not within 10 s: {what}");
+}
+
+/// Written by a shell: while this process has it open for writing, a child that
+/// is forked by another test would keep it busy (ETXTBSY).
+pub(crate) fn write_program(path: &Path, text: &str) {
+    let write = "printf %s \"$1\" > \"$2\"; chmod 755 \"$2\"";
+    let mut shell = Command::new("sh");
+    let status = shell.args(["-c", write, "sh", text]).arg(path).status();
+    assert!(status.unwrap().success());
+}
+
+/// Until nobody listens there. A child that is forked by another test has a
+/// listener of this process too, for a moment.
+pub(crate) fn let_go(listener: UnixListener, path: &Path) {
+    drop(listener);
+    let is_dead = || UnixStream::connect(path).is_err();
+    eventually("nobody listens", is_dead);
+}
+
+/// A socket that somebody has left.
+pub(crate) fn dead_socket(path: &Path) {
+    let_go(UnixListener::bind(path).unwrap(), path);
 }
 
 pub(crate) fn signal(child: &Child, signal: Signal) {

@@ -110,6 +110,6 @@ fn it_ends_quietly_with_its_reader() {
         .read_exact(&mut first)
         .unwrap();
     drop(child.stdout.take());
-    let ran = finish(child, 20);
+    let ran = finish(child);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
 }

@@ -1,16 +1,16 @@
 //! stop, against control planes in processes of their own.
 
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use serde_json::json;
 
 use crate::control_plane;
-use crate::home::{Home, eventually, exists, finish};
+use crate::home::{Home, dead_socket, eventually, exists, finish};
 
 const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const OTHER_ID: &str = "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210";
@@ -43,7 +43,8 @@ impl Process {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        eventually("the socket is there", || exists(&home.socket()));
+        let is_there = || UnixStream::connect(home.socket()).is_ok();
+        eventually("the control plane listens", is_there);
         Process(child)
     }
 
@@ -157,7 +158,7 @@ fn all_are_ended_and_dead_ones_with_hard_only() {
     assert_eq!((ran.code, ran.text()), (Some(0), "no sandboxes to stop\n"));
     let mut process = Process::start(&home, "good", "umwelt-run");
     let dead = home.path("runtime/umwelt-0badcafe.sock");
-    drop(UnixListener::bind(&dead).unwrap());
+    dead_socket(&dead);
     let ran = home.run(&["stop", "--all"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let stopped = format!("stopped the sandbox of {}\n", home.workspace);
@@ -181,7 +182,7 @@ fn one_that_does_not_end_keeps_none_of_the_others() {
     let home = Home::new();
     let mut silent = Process::start(&home, "silent", "database");
     let dead = home.path("runtime/umwelt-ffffffff.sock");
-    drop(UnixListener::bind(&dead).unwrap());
+    dead_socket(&dead);
     let ran = home.run(&["stop", "--all", "--hard"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("it is not umwelt-run"), "{ran:?}");
@@ -206,7 +207,7 @@ fn stop_of_what_does_not_run_says_so() {
 fn what_a_dead_control_plane_left_needs_hard_and_only_ours_goes() {
     let home = Home::new();
     home.podman(&containers(&home));
-    drop(UnixListener::bind(home.socket()).unwrap());
+    dead_socket(&home.socket());
     let ran = home.run(&["stop", &home.workspace]);
     assert_eq!(ran.code, Some(1));
     assert!(ran.stderr.contains("stop --hard /"), "{ran:?}");
@@ -241,9 +242,7 @@ fn hard_kills_a_control_plane_that_hangs() {
         let home = Home::new();
         home.podman(&containers(&home));
         let mut process = Process::start(&home, manner, "umwelt-run");
-        let begin = Instant::now();
         let ran = home.run(&["stop", "--hard", &home.workspace]);
-        assert!(begin.elapsed() < Duration::from_secs(8));
         assert_eq!(ran.code, Some(0), "{manner}: {ran:?}");
         assert!(ran.text().contains("removed container"), "{ran:?}");
         assert!(process.has_ended());
@@ -293,9 +292,7 @@ fn one_of_another_version_gets_a_signal_instead() {
 fn a_silent_one_is_not_waited_for_without_end() {
     let home = Home::new();
     let mut process = Process::start(&home, "silent", "umwelt-run");
-    let begin = Instant::now();
     let ran = home.run(&["stop", &home.workspace]);
-    assert!(begin.elapsed() < Duration::from_secs(15));
     assert_eq!(ran.code, Some(1));
     assert!(ran.stderr.contains("does not answer"), "{ran:?}");
     assert!(ran.stderr.contains("stop --hard /"), "{ran:?}");
@@ -317,7 +314,7 @@ fn one_that_takes_its_time_is_waited_for_with_a_note() {
 fn nothing_is_removed_while_another_process_holds_the_workspace() {
     let home = Home::new();
     home.podman(&containers(&home));
-    drop(UnixListener::bind(home.socket()).unwrap());
+    dead_socket(&home.socket());
     let lock = std::fs::File::create(home.socket().with_extension("lock")).unwrap();
     rustix::fs::flock(&lock, FlockOperation::LockExclusive).unwrap();
     let ran = home.run(&["stop", "--hard", &home.workspace]);
@@ -342,6 +339,6 @@ fn podman_is_not_taken_from_a_project() {
     let mut ctl = home.ctl(&["stop", &home.sid]);
     let path = format!("{}:{}:/usr/bin", planted.display(), home.bin().display());
     ctl.env("PATH", path).current_dir(home.path("ws/src"));
-    let ran = finish(ctl.spawn().unwrap(), 10);
+    let ran = finish(ctl.spawn().unwrap());
     assert!(home.podman_log().contains("ps "), "{ran:?}");
 }

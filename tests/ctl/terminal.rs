@@ -80,7 +80,7 @@ impl Session {
 
     /// The end; the terminal must be as it was.
     pub(crate) fn finish(self) -> Ran {
-        let ran = finish(self.child, 10);
+        let ran = finish(self.child);
         let modes = rustix::termios::tcgetattr(&self.terminal).unwrap();
         let usual = LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG;
         assert!(

@@ -191,7 +191,7 @@ fn many_at_once_leave_one_record_and_nothing_else() {
     let options = ["--yes", "--revoke"].into_iter().cycle().take(12);
     let children: Vec<_> = options.map(start).collect();
     for child in children {
-        let ran = finish(child, 20);
+        let ran = finish(child);
         assert_eq!(ran.code, Some(0), "{ran:?}");
     }
     assert_eq!(trust(&home, "--yes").code, Some(0));
@@ -301,7 +301,8 @@ fn transcript_in_the_documents_is_what_a_person_sees() {
     let mut session = Session::start_as(&home, &["trust", &home.workspace], "dumb");
     session.wait_for("accept? [y/N] ");
     session.type_keys("y\r");
-    session.wait_for("umwelt-ctl stop");
+    // To the end of its last line.
+    session.wait_for(&format!("umwelt-ctl stop {}\r\n", home.workspace));
     let shown = session.shown();
     assert_eq!(session.finish().code, Some(0));
     let shown = shown

@@ -1,12 +1,12 @@
 //! `umwelt-ctl wt` with the real git, on repositories that mean no good.
 
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::home::{Home, Ran, exists};
+use crate::home::{Home, Ran, exists, let_go, write_program};
 
 struct Place {
     home: Home,
@@ -185,7 +185,7 @@ fn a_worktree_with_a_sandbox_is_not_removed() {
         "{}",
         ran.stderr
     );
-    drop(listener);
+    let_go(listener, &socket);
     assert_eq!(place.rm(&path, &[]).code, Some(0));
 }
 
@@ -195,9 +195,7 @@ fn booby_trapped() -> (Place, PathBuf) {
     let mark = place.home.path("mark");
     let trap = place.home.path("trap");
     let text = format!("#!/bin/sh\necho \"$0 $*\" >> '{}'\ncat\n", mark.display());
-    std::fs::write(&trap, text).unwrap();
-    let executable = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&trap, executable).unwrap();
+    write_program(&trap, &text);
     let trap = trap.to_str().unwrap();
 
     std::fs::write(place.repo.join(".gitattributes"), "* filter=in\n").unwrap();
@@ -387,16 +385,10 @@ fn no_file_of_another_project_is_written_when_paths_are_swapped_meanwhile() {
         (link(&victim, &admin.join("index")), false),
     ] {
         // The files are written, and the index is next.
-        let path = "PATH=/usr/local/bin:/usr/bin:/bin";
-        let text =
-            format!("#!/bin/sh\n[ \"$1\" != reset ] || {{ {script}; }}\n{path} exec git \"$@\"\n");
-        let git = place.home.bin().join("git");
-        std::fs::write(&git, text).unwrap();
-        let executable = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(&git, executable).unwrap();
+        wrap_git(&place, "reset", &script, "");
         let ran = place.wt(&["add", place.repo.to_str().unwrap(), "w1"]);
         assert_eq!(ran.code, Some(i32::from(!is_made)), "{}", ran.stderr);
-        std::fs::remove_file(&git).unwrap();
+        std::fs::remove_file(place.home.bin().join("git")).unwrap();
         assert_eq!(std::fs::read(&victim).unwrap(), b"kept", "{script}");
         let now = std::fs::read(theirs.join("index")).unwrap();
         assert!(now == index, "{script}");
@@ -423,14 +415,7 @@ fn wrap_git(place: &Place, subcommand: &str, before: &str, after: &str) {
          [ \"$1\" = {subcommand} ] || {{ real \"$@\"; exit $?; }}\n\
          {before}\nreal \"$@\"; status=$?\n{after}\nexit $status\n"
     );
-    let git = place.home.bin().join("git");
-    // Written by a shell, as podman is: no child of another test keeps it busy.
-    let write = "printf %s \"$1\" > \"$2\"; chmod 755 \"$2\"";
-    let status = Command::new("sh")
-        .args(["-c", write, "sh", &text])
-        .arg(&git)
-        .status();
-    assert!(status.unwrap().success());
+    write_program(&place.home.bin().join("git"), &text);
 }
 
 #[test]
@@ -618,7 +603,7 @@ fn hooks_of_the_trusted_configuration_run_in_the_worktree() {
     config(0, 3);
     let repo = place.repo.to_str().unwrap();
     let mut command = place.home.ctl(&["wt", "add", repo]);
-    let ran = crate::home::finish(command.env("GIT_DIR", "/x").spawn().unwrap(), 20);
+    let ran = crate::home::finish(command.env("GIT_DIR", "/x").spawn().unwrap());
     let path = place.home.path("repo.worktrees/w1");
     let shown = path.to_str().unwrap();
     assert_eq!(ran.text(), format!("{shown}\n"));
@@ -752,7 +737,7 @@ fn inside_a_repository_names_and_directories_below_will_do() {
     std::fs::create_dir_all(&below).unwrap();
     let there = |dir: &Path, args: &[&str]| {
         let mut command = place.home.ctl(&[&["wt"], args].concat());
-        crate::home::finish(command.current_dir(dir).spawn().unwrap(), 20)
+        crate::home::finish(command.current_dir(dir).spawn().unwrap())
     };
     let ran = there(&below, &["add"]);
     let first = place.home.path("repo.worktrees/w1");

@@ -7,7 +7,7 @@ use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
 
 use crate::client::{Client, config, connect};
-use crate::gateway::{Gateway, Setup, https, policy, tcp};
+use crate::gateway::{Gateway, PATIENCE, Setup, https, policy, tcp};
 use crate::server::Server;
 
 /// xorshift, for changes that are the same each time.
@@ -281,6 +281,7 @@ fn changed_questions_do_no_harm() {
     good[..2].copy_from_slice(&[0xab, 0xcd]);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(gateway.dns).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.send(&good).unwrap();
     let mut buffer = [0; 2048];
     let length = socket.recv(&mut buffer).unwrap();

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::authority::Pki;
 
 /// Long enough for a busy machine; never waited for in full when all is well.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Gateway {
     pub(crate) dir: tempfile::TempDir,

@@ -81,9 +81,14 @@ impl Resolver {
         address: SocketAddr,
         answers: impl Fn(&str) -> Option<Vec<IpAddr>> + Send + Sync + 'static,
     ) -> Resolver {
-        let tcp = TcpListener::bind(address).unwrap();
+        // A port of the kernel's choice for TCP is not always free for UDP.
+        let bound = (0..20).find_map(|_| {
+            let tcp = TcpListener::bind(address).unwrap();
+            let udp = UdpSocket::bind(tcp.local_addr().unwrap()).ok()?;
+            Some((tcp, udp))
+        });
+        let (tcp, udp) = bound.unwrap();
         let address = tcp.local_addr().unwrap();
-        let udp = UdpSocket::bind(address).unwrap();
         let answers = std::sync::Arc::new(answers);
         let (tell, asked) = channel();
         let over_udp = (answers.clone(), tell.clone());
@@ -279,7 +284,8 @@ fn answers_are_kept_and_cut_ones_asked_for_over_tcp() {
 #[test]
 fn a_resolver_that_is_gone_is_said_so_at_once() {
     let mut setup = Setup::new();
-    let nobody = UdpSocket::bind("127.0.0.1:0")
+    // An address of this test's own, as the port must be free later, for TCP too.
+    let nobody = UdpSocket::bind("127.0.0.53:0")
         .unwrap()
         .local_addr()
         .unwrap();

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::gateway::{Gateway, Setup, https, policy};
-use crate::server::{Server, read_head};
+use crate::server::{Server, closed_port, read_head};
 
 /// The findings, in the order of `checks`.
 fn probe(gateway: &Gateway, checks: &Value) -> Vec<(String, String)> {
@@ -26,7 +26,7 @@ fn probe(gateway: &Gateway, checks: &Value) -> Vec<(String, String)> {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let order = json!({"checks": checks, "limit_s": 20});
+    let order = json!({"checks": checks, "limit_s": 60});
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(order.to_string().as_bytes()).unwrap();
     drop(stdin);
@@ -48,12 +48,6 @@ fn request(host: &str, port: u16, path: &str) -> Value {
     json!({"https": {"host": host, "port": port, "path": path}})
 }
 
-/// A port of the loopback interface on which nobody listens.
-fn closed_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
-
 #[test]
 fn verdicts_are_those_of_the_gateway_and_not_of_a_server() {
     let setup = Setup::new();
@@ -68,7 +62,8 @@ fn verdicts_are_those_of_the_gateway_and_not_of_a_server() {
             tls.write_all(answer.as_bytes()).unwrap();
         }
     });
-    let (port, nobody) = (server.port, closed_port());
+    let port = server.port;
+    let (_held, nobody) = closed_port();
     let mut tunnel = https("b.example.org", port, &["*"]);
     tunnel["inspect"] = json!(false);
     let mut public = https("x.wild.example.org", port, &["*"]);
@@ -109,7 +104,8 @@ fn open_port_is_reached_and_a_closed_one_is_left_to_the_relay() {
     let port = open.local_addr().unwrap().port();
     let gateway = Gateway::start(&policy(&[], &[]));
     let tcp = |port: u16| json!({"tcp": {"host": "127.0.0.1", "port": port}});
-    let found = probe(&gateway, &json!([tcp(port), tcp(closed_port())]));
+    let (_held, closed) = closed_port();
+    let found = probe(&gateway, &json!([tcp(port), tcp(closed)]));
     assert_eq!(found[0].0, "allow", "{found:?}");
     assert!(found[0].1.contains("directly"), "{found:?}");
     assert_eq!(found[1].0, "deny", "{found:?}");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, config, connect};
 use crate::gateway::{Gateway, PATIENCE, Setup, https, policy, tcp};
-use crate::server::Server;
+use crate::server::{Server, closed_port};
 
 pub(crate) fn tunnel(host: &str, port: u16) -> Value {
     let mut rule = https(host, port, &["*"]);
@@ -137,11 +137,7 @@ fn socks_reaches_what_a_tcp_rule_names() {
 #[test]
 fn socks_refuses_what_no_tcp_rule_names_with_the_right_code() {
     let server = plain_echo();
-    let closed = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let (_held, closed) = closed_port();
     let gateway = Gateway::start(&policy(
         &[https("b.example.org", server.port, &["*"])],
         &[

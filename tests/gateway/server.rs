@@ -2,11 +2,13 @@
 //! counts who comes.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::authority::Pki;
@@ -114,6 +116,16 @@ fn answer_with_head(mut tls: Tls, seen: &Sender<String>) {
             return;
         }
     }
+}
+
+/// A port of the loopback interface on which nobody listens for as long as the
+/// socket is there: one that is let go could be given to another test.
+pub(crate) fn closed_port() -> (OwnedFd, u16) {
+    let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let address = rustix::net::getsockname(&socket).unwrap();
+    (socket, SocketAddr::try_from(address).unwrap().port())
 }
 
 /// Reads up to the empty line; None at the end.

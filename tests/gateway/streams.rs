@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::client::Client;
 use crate::gateway::{Gateway, PATIENCE, Setup, https, policy};
-use crate::server::{Server, Tls, read_head};
+use crate::server::{Server, Tls, closed_port, read_head};
 
 const MIB: usize = 1 << 20;
 
@@ -316,11 +316,7 @@ fn a_server_that_cannot_be_verified_or_reached_is_502() {
     let plain = Server::start_raw("127.0.0.1", |mut stream, _| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
     });
-    let closed = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let (_held, closed) = closed_port();
     let ports = [stranger.port, plain.port, closed];
     let rules = ports.map(|port| https("a.example.org", port, &["*"]));
     let gateway = setup.start(&policy(&rules, &[]));

@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_umwelt");
 pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than anything takes that works, on a busy machine too.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn seqpacket_pair() -> (OwnedFd, OwnedFd) {
     rustix::net::socketpair(
@@ -211,26 +212,28 @@ impl Peer {
     }
 
     /// Hangs up and waits for umwelt-init to end.
-    pub(crate) fn hang_up(&mut self, limit: Duration) -> Option<ExitStatus> {
-        self.socket = None;
-        self.ended_within(limit)
+    pub(crate) fn hang_up(&mut self) -> ExitStatus {
+        self.hang_up_within(PATIENCE).expect("it does not end")
     }
 
-    pub(crate) fn ended_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+    fn hang_up_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+        self.socket = None;
         let deadline = Instant::now() + limit;
-        while Instant::now() < deadline {
+        loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return Some(status);
             }
+            if Instant::now() > deadline {
+                return None;
+            }
             std::thread::sleep(Duration::from_millis(5));
         }
-        None
     }
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        if self.hang_up(Duration::from_secs(2)).is_none() {
+        if self.hang_up_within(Duration::from_secs(2)).is_none() {
             drop(self.child.kill());
             drop(self.child.wait());
         }
@@ -316,7 +319,7 @@ pub(crate) fn pipe() -> (OwnedFd, OwnedFd) {
     rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap()
 }
 
-fn read_all(mut file: File) -> String {
+pub(crate) fn read_all(mut file: File) -> String {
     let mut bytes = Vec::new();
     let mut chunk = [0; 4096];
     loop {

@@ -4,11 +4,12 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use serde_json::json;
 
-use crate::peer::{BINARY, Peer, Request, readable_within, seqpacket_pair, skip, wrapped_command};
+use crate::peer::{
+    BINARY, PATIENCE, Peer, Request, readable_within, seqpacket_pair, skip, wrapped_command,
+};
 
 const NOBODY: u32 = 65534;
 
@@ -107,13 +108,13 @@ fn everything_in_the_sandbox_ends_with_pid_1() {
     let Some(mut peer) = start_as_pid1() else {
         return;
     };
-    let script = "setsid sh -c 'echo up; trap \"\" HUP TERM; while :; do sleep 60; done' & wait";
+    let script = "setsid sh -c 'trap \"\" HUP TERM; echo up; while :; do sleep 60; done' & wait";
     let mut running = peer.spawn_piped(&Request::shell(script));
-    assert!(readable_within(&running.stdout, Duration::from_secs(5)));
+    assert!(readable_within(&running.stdout, PATIENCE));
     running.stdout.read_exact(&mut [0; 3]).unwrap();
-    assert!(peer.hang_up(Duration::from_secs(1)).is_some());
+    peer.hang_up();
     // Nobody is left to hold the other end.
-    assert!(readable_within(&running.stdout, Duration::from_secs(1)));
+    assert!(readable_within(&running.stdout, PATIENCE));
     assert_eq!(running.stdout.read(&mut [0; 1]).unwrap(), 0);
 }
 

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 use serde_json::json;
 
-use crate::peer::{Peer, Request, pipe, skip, status_field};
+use crate::peer::{PATIENCE, Peer, Request, Running, pipe, read_all, skip, status_field};
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -43,7 +43,7 @@ fn assert_childless(parent: u32) {
 
 #[track_caller]
 fn wait_until(condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     while !condition() {
         assert!(Instant::now() < deadline, "not in time");
         std::thread::sleep(Duration::from_millis(10));
@@ -63,9 +63,12 @@ fn two_hundred_commands_at_once_have_each_their_own_status() {
     for n in 0..200 {
         let code = n % 100;
         let request = Request::shell(&format!("read line; echo {n}; exit {code}"));
-        let command = peer.spawn_piped(&request);
-        wanted.insert(command.id, (n, json!({"code": code})));
-        running.push(command);
+        let Running {
+            id, stdin, stdout, ..
+        } = peer.spawn_piped(&request);
+        wanted.insert(id, (n, json!({"code": code})));
+        // No more than these two ends: others have descriptors here as well.
+        running.push((id, stdin, stdout));
     }
     let mut started = BTreeSet::new();
     while started.len() < wanted.len() {
@@ -74,14 +77,14 @@ fn two_hundred_commands_at_once_have_each_their_own_status() {
     }
     // All end while it cannot look, so that many are there to reap at once.
     signal(peer.pid(), Signal::STOP);
-    for command in &mut running {
-        command.stdin.write_all(b"\n").unwrap();
+    for (_, stdin, _) in &mut running {
+        stdin.write_all(b"\n").unwrap();
     }
     wait_until(|| children_of(peer.pid()).iter().all(|stat| is_zombie(stat)));
     signal(peer.pid(), Signal::CONT);
-    for command in running {
-        let (n, _) = &wanted[&command.id];
-        assert_eq!(command.read_to_end().0, format!("{n}\n"));
+    for (id, _stdin, stdout) in running {
+        let (n, _) = &wanted[&id];
+        assert_eq!(read_all(stdout), format!("{n}\n"));
     }
     while !wanted.is_empty() {
         let exited = &peer.receive().message["exited"];
@@ -122,14 +125,19 @@ fn short_commands_are_reported_started_before_exited() {
 #[test]
 fn orphans_are_reaped_and_not_reported() {
     let mut peer = Peer::start();
-    let orphaning = "for i in 1 2 3 4 5; do (sleep 0.2; exit $i) & done; \
-                     setsid sh -c 'sleep 0.3' & exit 9";
-    // The orphans must not hold the pipes that the test reads to the end.
-    let request = Request::shell(&format!("exec </dev/null >/dev/null 2>&1; {orphaning}"));
+    // They live until the test lets go of their stdin.
+    let orphaning = "exec 3<&0; for i in 1 2 3 4 5; do (read line <&3; exit $i) & done; \
+                     setsid sh -c 'read line <&3' & exit 9";
+    let mut held = Vec::new();
     for _ in 0..10 {
-        assert_eq!(peer.run(&request).status, json!({"code": 9}));
+        let Running { id, stdin, .. } = peer.spawn_piped(&Request::shell(orphaning));
+        held.push(stdin);
+        assert_eq!(peer.receive().message["started"]["id"], id);
+        let exited = json!({"exited": {"id": id, "status": {"code": 9}}});
+        assert_eq!(peer.receive().message, exited);
     }
-    assert!(!children_of(peer.pid()).is_empty(), "nothing was orphaned");
+    assert_eq!(children_of(peer.pid()).len(), 60, "not all were orphaned");
+    drop(held);
     assert_childless(peer.pid());
     assert!(peer.receive_within(Duration::from_millis(100)).is_none());
 }
@@ -139,12 +147,12 @@ fn a_child_that_hangs_before_exec_delays_nobody() {
     let mut peer = Peer::start();
     // Stands for a child that was stopped by another process: it blocks on
     // joining its cgroup.
-    let (mut drain, full) = full_pipe();
+    let (mut drain, full, size) = full_pipe();
     let null = File::open("/dev/null").unwrap();
     let fds = [full.as_fd(), null.as_fd(), null.as_fd(), null.as_fd()];
     let stuck = peer.spawn(&Request::shell("exit 4"), &fds);
     peer.assert_serves();
-    drain.read_exact(&mut [0; 1 << 16]).unwrap();
+    drain.read_exact(&mut vec![0; size]).unwrap();
     assert_eq!(peer.receive().message["started"]["id"], stuck);
     let exited = json!({"exited": {"id": stuck, "status": {"code": 4}}});
     assert_eq!(peer.receive().message, exited);
@@ -153,7 +161,7 @@ fn a_child_that_hangs_before_exec_delays_nobody() {
 #[test]
 fn a_child_killed_before_exec_is_a_command_that_was_killed() {
     let mut peer = Peer::start();
-    let (_drain, full) = full_pipe();
+    let (_drain, full, _) = full_pipe();
     let null = File::open("/dev/null").unwrap();
     let fds = [full.as_fd(), null.as_fd(), null.as_fd(), null.as_fd()];
     let stuck = peer.spawn(&Request::shell("exit 4"), &fds);
@@ -167,12 +175,12 @@ fn a_child_killed_before_exec_is_a_command_that_was_killed() {
     assert_eq!(peer.receive().message, exited);
 }
 
-/// A pipe whose next writer blocks.
-fn full_pipe() -> (File, OwnedFd) {
+/// A pipe whose next writer blocks, and how much is in it.
+fn full_pipe() -> (File, OwnedFd, usize) {
     let (drain, full) = pipe();
     let size = rustix::pipe::fcntl_getpipe_size(&full).unwrap();
     rustix::io::write(&full, &vec![0; size]).unwrap();
-    (drain.into(), full)
+    (drain.into(), full, size)
 }
 
 #[test]
@@ -251,7 +259,7 @@ fn it_ends_with_the_control_plane_while_reports_find_no_room() {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    assert!(peer.hang_up(Duration::from_secs(1)).is_some());
+    peer.hang_up();
 }
 
 #[test]
@@ -289,7 +297,7 @@ fn open_descriptors(peer: &Peer) -> Option<BTreeMap<String, String>> {
 
 /// A report is read here before its descriptor is closed there.
 fn assert_open_descriptors(peer: &Peer, wanted: &BTreeMap<String, String>) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + PATIENCE;
     while open_descriptors(peer).as_ref() != Some(wanted) {
         assert!(Instant::now() < deadline, "{:?}", open_descriptors(peer));
     }
@@ -360,11 +368,13 @@ fn it_does_nothing_while_nothing_happens() {
     peer.assert_serves();
     let waiting = peer.spawn_piped(&Request::shell("read line"));
     peer.receive();
-    // Longer than it waits before it makes itself small.
-    std::thread::sleep(Duration::from_secs(4));
-    let before = activity(peer.pid());
-    std::thread::sleep(Duration::from_secs(4));
-    assert_eq!(activity(peer.pid()), before);
+    // At first it makes itself small, once; a busy machine may be late with that.
+    let is_quiet = |_| {
+        let before = activity(peer.pid());
+        std::thread::sleep(Duration::from_secs(4));
+        activity(peer.pid()) == before
+    };
+    assert!((0..5).any(is_quiet), "{:?}", activity(peer.pid()));
     drop(waiting);
 }
 
@@ -403,8 +413,9 @@ fn a_stream_of_commands_does_not_grow_it() {
         peer.run(&Request::new(&["true"]));
     }
     let before = data(&peer);
-    for _ in 0..300 {
+    // The kernel counts for each processor first, and adds what is more than 128 KiB.
+    for _ in 0..900 {
         peer.run(&Request::new(&["true"]));
     }
-    assert!(data(&peer) <= before + 64, "{before} -> {}", data(&peer));
+    assert!(data(&peer) <= before + 192, "{before} -> {}", data(&peer));
 }

@@ -205,7 +205,7 @@ fn no_descriptor_but_its_own_reaches_a_command() {
     let mut peer = Peer::start_in_shell("exec 7</dev/null 9</dev/null");
     let cgroup = tempfile::tempfile().unwrap();
     let waiting = peer.spawn_piped(&Request::shell("read line"));
-    peer.spawn(&Request::terminal("sleep 1"), &[cgroup.as_fd()]);
+    peer.spawn(&Request::terminal("exec sleep 60"), &[cgroup.as_fd()]);
     let (first, second) = (peer.receive(), peer.receive());
     let listing = Request::shell("ls /proc/$$/fd");
     assert_eq!(peer.run(&listing).stdout, "0\n1\n2\n");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 use serde_json::json;
 
-use crate::peer::{Peer, Request, Running, status_field};
+use crate::peer::{PATIENCE, Peer, Request, Running, status_field};
 
 /// Has a process wait for the command that comes next; returns its pid.
 fn prepare(peer: &mut Peer) -> u32 {
@@ -15,7 +15,7 @@ fn prepare(peer: &mut Peer) -> u32 {
     let packet = serde_json::to_vec(&json!({"prepare": {"id": peer.next_id}})).unwrap();
     let cgroup = tempfile::tempfile().unwrap();
     peer.send(&packet, &[cgroup.as_fd()]).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let mut children = children_of(peer.pid());
         children.retain(|pid| !before.contains(pid));
@@ -58,7 +58,7 @@ fn it_joins_the_cgroup_before_the_command_is_known() {
     let mut cgroup = tempfile::tempfile().unwrap();
     let packet = serde_json::to_vec(&json!({"prepare": {"id": 1}})).unwrap();
     peer.send(&packet, &[cgroup.as_fd()]).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     let mut written = String::new();
     while written.is_empty() {
         assert!(Instant::now() < deadline, "nothing written");
@@ -67,11 +67,11 @@ fn it_joins_the_cgroup_before_the_command_is_known() {
     }
     assert_eq!(written, "0");
     let mut running: Running = peer.spawn_piped(&Request::shell("true"));
+    assert!(peer.receive().message["started"].is_object());
     let mut again = String::new();
     std::io::Seek::rewind(&mut running.cgroup).unwrap();
     running.cgroup.read_to_string(&mut again).unwrap();
     assert_eq!(again, "");
-    assert!(peer.receive().message["started"].is_object());
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn only_one_waits_and_wrong_packets_are_survived() {
         peer.send(&packet, &[cgroup.as_fd()]).unwrap();
     }
     peer.assert_serves();
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     while children_of(peer.pid()).len() != 1 {
         assert!(Instant::now() < deadline, "{:?}", children_of(peer.pid()));
         std::thread::sleep(Duration::from_millis(5));
@@ -187,8 +187,8 @@ fn only_one_waits_and_wrong_packets_are_survived() {
 fn it_ends_with_its_parent() {
     let mut peer = Peer::start();
     let waiting = prepare(&mut peer);
-    assert!(peer.hang_up(Duration::from_secs(5)).is_some());
-    let deadline = Instant::now() + Duration::from_secs(10);
+    peer.hang_up();
+    let deadline = Instant::now() + PATIENCE;
     let is_alive = || {
         let status = std::fs::read_to_string(format!("/proc/{waiting}/status"));
         status.is_ok_and(|status| !status_field(&status, "State").starts_with('Z'))

@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use crate::peer::{Peer, Request, readable_within};
+use crate::peer::{PATIENCE, Peer, Request, readable_within};
 
 struct Terminal {
     id: u64,
@@ -43,10 +43,7 @@ impl Terminal {
         let mut shown = String::new();
         let mut buffer = [0; 256];
         while !shown.contains(wanted) {
-            assert!(
-                readable_within(&self.master, Duration::from_secs(20)),
-                "{shown}"
-            );
+            assert!(readable_within(&self.master, PATIENCE), "{shown}");
             let len = self.master.read(&mut buffer).unwrap();
             shown.push_str(&String::from_utf8_lossy(&buffer[..len]));
         }
@@ -135,7 +132,7 @@ fn output_of_a_command_that_ended_at_once_is_kept() {
     let mut peer = Peer::start();
     let mut terminal = Terminal::start(&mut peer, "echo short");
     assert_eq!(exited(&peer, terminal.id), json!({"code": 0}));
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + PATIENCE;
     while std::path::Path::new(&format!("/proc/{}", terminal.pid)).exists() {
         assert!(Instant::now() < deadline);
     }

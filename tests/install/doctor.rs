@@ -13,8 +13,7 @@ fn good() -> Stage {
     write_info(&stage, &info());
     stage.write("home/podman/run", "4242\n");
     for name in ["newuidmap", "newgidmap"] {
-        stage.write(&format!("home/bin/{name}"), "#!/bin/sh\n");
-        stage.set_mode(&format!("home/bin/{name}"), 0o755);
+        stage.write_program(&format!("home/bin/{name}"), "#!/bin/sh\n");
     }
     stage
 }
@@ -248,8 +247,7 @@ fn a_version_that_its_distribution_has_repaired_is_told_to_be_so() {
 #[test]
 fn nft_that_is_missing_or_old_is_found() {
     let stage = good();
-    stage.write("home/bin/nft", "#!/bin/sh\necho 'nftables v1.0.2 (x)'\n");
-    stage.set_mode("home/bin/nft", 0o755);
+    stage.write_program("home/bin/nft", "#!/bin/sh\necho 'nftables v1.0.2 (x)'\n");
     let findings = examine(&stage, &[]);
     assert_eq!(verdict(&findings, "nft"), "warn", "{:?}", findings["nft"]);
     assert!(
@@ -258,7 +256,7 @@ fn nft_that_is_missing_or_old_is_found() {
             .unwrap()
             .starts_with("v1.0.2")
     );
-    stage.write("home/bin/nft", "#!/bin/sh\necho 'nftables v1.1.3 (x)'\n");
+    stage.write_program("home/bin/nft", "#!/bin/sh\necho 'nftables v1.1.3 (x)'\n");
     assert_eq!(verdict(&examine(&stage, &[]), "nft"), "ok");
 }
 

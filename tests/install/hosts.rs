@@ -1,7 +1,7 @@
 //! Hosts that are not as one would like: each gets a working installation, or
 //! one clear error.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::stage::{Ended, Stage, is_root};
 
@@ -149,10 +149,18 @@ fn without_podman_all_else_is_installed() {
 #[test]
 fn two_at_once_do_not_get_in_each_others_way() {
     let stage = Stage::with_image();
-    let mut first = stage.install_command(&["install"]).spawn().unwrap();
-    let mut second = stage.install_command(&["install"]).spawn().unwrap();
-    assert!(first.wait().unwrap().success());
-    assert!(second.wait().unwrap().success());
+    let both = [(); 2].map(|()| {
+        let mut command = stage.install_command(&["install"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    });
+    let both = both.map(|child| Ended::from(child.wait_with_output().unwrap()));
+    let is_done = |ended: &&Ended| ended.code == Some(0);
+    assert!(both.iter().any(|ended| is_done(&ended)), "{both:?}");
+    // A busy machine may keep the other one waiting for longer than it waits.
+    for ended in both.iter().filter(|ended| !is_done(ended)) {
+        ended.failed(&["another umwelt-install is at work"]);
+    }
     assert_eq!(stage.run(&["status"]).code, Some(0));
 }
 

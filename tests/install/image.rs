@@ -6,8 +6,7 @@ use crate::stage::Stage;
 const MMDEBSTRAP: &str = "#!/bin/sh\necho \"$*\" >\"$HOME/mmdebstrap.log\"\nfor last; do :; done\necho root >\"$last\"\n";
 
 fn add_mmdebstrap(stage: &Stage) {
-    stage.write("home/bin/mmdebstrap", MMDEBSTRAP);
-    stage.set_mode("home/bin/mmdebstrap", 0o755);
+    stage.write_program("home/bin/mmdebstrap", MMDEBSTRAP);
 }
 
 #[test]
@@ -73,8 +72,7 @@ fn where_no_way_works_each_is_told() {
     stage.make_dir("home/podman");
     stage.write("home/podman/no-registry", "");
     // In front of a real one that this host may have.
-    stage.write("home/bin/mmdebstrap", "#!/bin/sh\nexit 3\n");
-    stage.set_mode("home/bin/mmdebstrap", 0o755);
+    stage.write_program("home/bin/mmdebstrap", "#!/bin/sh\nexit 3\n");
     let ended = stage.run(&["image"]);
     ended.failed(&["podman build failed", "mmdebstrap", "hint: "]);
     assert!(!stage.path("home/.local/share/umwelt/image-recipe").exists());

@@ -28,7 +28,10 @@ fn program() -> &'static Path {
         let mut strip = Command::new("strip");
         strip.arg("-o").arg(&path).arg(env!("CARGO_BIN_EXE_umwelt"));
         if !strip.status().is_ok_and(|status| status.success()) {
-            std::fs::copy(env!("CARGO_BIN_EXE_umwelt"), &path).unwrap();
+            // By another process: see write_program.
+            let mut copy = Command::new("cp");
+            copy.arg(env!("CARGO_BIN_EXE_umwelt")).arg(&path);
+            assert!(copy.status().unwrap().success());
         }
         let open = |path: &Path| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -54,8 +57,7 @@ impl Stage {
             stage.make_dir(name);
         }
         stage.set_mode("run", 0o700);
-        stage.write("home/bin/podman", PODMAN);
-        stage.set_mode("home/bin/podman", 0o755);
+        stage.write_program("home/bin/podman", PODMAN);
         stage
     }
 
@@ -85,6 +87,16 @@ impl Stage {
 
     pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) {
         std::fs::write(self.path(name), text).unwrap();
+        self.own(&self.path(name));
+    }
+
+    /// A shell writes it: while this process has it open for writing, a child that
+    /// is forked by another test would keep it busy (ETXTBSY).
+    pub(crate) fn write_program(&self, name: &str, text: &str) {
+        let write = r#"printf %s "$1" >"$2" && chmod 755 "$2""#;
+        let mut shell = Command::new("sh");
+        shell.args(["-c", write, "sh", text]).arg(self.path(name));
+        assert!(shell.status().unwrap().success());
         self.own(&self.path(name));
     }
 

@@ -2,7 +2,8 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -157,8 +158,12 @@ impl Mcp {
 
     /// Closes stdin; the status and the time until the end.
     pub(crate) fn close(&mut self) -> (ExitStatus, Duration) {
-        drop(self.stdin.take());
+        self.end_input();
         wait(&mut self.child)
+    }
+
+    pub(crate) fn end_input(&mut self) {
+        drop(self.stdin.take());
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
@@ -192,6 +197,30 @@ pub(crate) fn wait(child: &mut Child) -> (ExitStatus, Duration) {
         assert!(start.elapsed() < PATIENCE, "it does not end");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Each attempt tells how long something took. One of a few must be quick enough:
+/// a busy machine can delay any of them.
+pub(crate) fn assert_within(limit: Duration, attempt: impl Fn() -> Duration) {
+    let mut took = Vec::new();
+    while took.len() < 4 {
+        took.push(attempt());
+        if took.last() < Some(&limit) {
+            return;
+        }
+    }
+    panic!("not within {limit:?}: {took:?}");
+}
+
+/// A handler that answers with "done" when the test says so.
+pub(crate) fn when_told() -> (Sender<()>, impl Fn(Value, Answer) + Send + Sync) {
+    let (go, step) = channel();
+    let step = Mutex::new(step);
+    let handler = move |_, answer: Answer| {
+        step.lock().unwrap().recv().unwrap();
+        answer.result(&exited(0, "done"));
+    };
+    (go, handler)
 }
 
 pub(crate) fn text(result: &Value) -> &str {

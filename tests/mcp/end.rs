@@ -11,44 +11,49 @@ use serde_json::json;
 
 use crate::common::home::Home;
 use crate::common::stand_in::{ControlPlane, exited, host_shell, wait_until};
-use crate::driver::{Mcp, SILENCE, echo, endless, text, wait};
+use crate::driver::{Mcp, SILENCE, assert_within, echo, endless, text, wait, when_told};
 
 #[test]
 fn end_of_input_ends_it_at_once_when_nothing_runs() {
-    let home = Home::new();
-    let mut mcp = Mcp::initialized(&home);
-    let (status, time) = mcp.close();
-    assert!(status.success());
-    assert!(time < Duration::from_millis(1500), "{time:?}");
+    assert_within(Duration::from_millis(1500), || {
+        let (status, time) = Mcp::initialized(&Home::new()).close();
+        assert!(status.success());
+        time
+    });
 }
 
 #[test]
 fn call_that_ends_soon_after_the_input_is_answered() {
-    let home = Home::new();
-    let _plane = ControlPlane::start(&home, |_, answer| {
-        std::thread::sleep(Duration::from_millis(700));
-        answer.result(&exited(0, "done"));
+    assert_within(Duration::from_secs(2), || {
+        let home = Home::new();
+        let (go, handler) = when_told();
+        let plane = ControlPlane::start(&home, handler);
+        let mut mcp = Mcp::initialized(&home);
+        mcp.shell(1, "x");
+        plane.wait_for("shell");
+        mcp.end_input();
+        go.send(()).unwrap();
+        let (status, time) = wait(&mut mcp.child);
+        assert!(status.success());
+        assert!(text(&mcp.result(1)).starts_with("done"));
+        time
     });
-    let mut mcp = Mcp::initialized(&home);
-    mcp.shell(1, "x");
-    let (status, time) = mcp.close();
-    assert!(status.success());
-    assert!(text(&mcp.result(1)).starts_with("done"));
-    assert!(time < Duration::from_secs(2), "{time:?}");
 }
 
 #[test]
 fn call_that_runs_on_after_the_input_is_cancelled() {
-    let home = Home::new();
-    let plane = ControlPlane::start(&home, endless);
-    let mut mcp = Mcp::initialized(&home);
-    mcp.shell(1, "x");
-    plane.wait_for("shell");
-    let (status, time) = mcp.close();
-    assert!(status.success());
-    assert!(time < Duration::from_secs(4), "{time:?}");
-    assert!(mcp.refusal(1).contains("cancelled"));
-    plane.wait_for("cancel");
+    assert_within(Duration::from_secs(4), || {
+        let home = Home::new();
+        let plane = ControlPlane::start(&home, endless);
+        let mut mcp = Mcp::initialized(&home);
+        mcp.shell(1, "x");
+        plane.wait_for("shell");
+        let (status, time) = mcp.close();
+        assert!(status.success());
+        assert!(mcp.refusal(1).contains("cancelled"));
+        plane.wait_for("cancel");
+        time
+    });
 }
 
 #[test]
@@ -57,25 +62,27 @@ fn end_does_not_wait_for_a_client_that_does_not_read() {
     let _plane = ControlPlane::start(&home, |_, answer| {
         answer.result(&exited(0, &"x".repeat(1 << 20)));
     });
-    let (input, mut writer) = std::io::pipe().unwrap();
-    let (mut reader, output) = std::io::pipe().unwrap();
-    let mut child = home
-        .command("umwelt-mcp")
-        .stdin(input)
-        .stdout(output)
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let params = json!({"name": "shell", "arguments": {"command": "x"}});
-    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
-    writeln!(writer, "{call}").unwrap();
-    // It reads a little and stops: the pipe takes some bytes, but not many.
-    reader.read_exact(&mut [0; 5000]).unwrap();
-    drop(writer);
-    let (status, time) = wait(&mut child);
-    assert!(status.success());
-    assert!(time < Duration::from_secs(5), "{time:?}");
-    drop(reader);
+    assert_within(Duration::from_secs(5), || {
+        let (input, mut writer) = std::io::pipe().unwrap();
+        let (mut reader, output) = std::io::pipe().unwrap();
+        let mut child = home
+            .command("umwelt-mcp")
+            .stdin(input)
+            .stdout(output)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let params = json!({"name": "shell", "arguments": {"command": "x"}});
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        writeln!(writer, "{call}").unwrap();
+        // It reads a little and stops: the pipe takes some bytes, but not many.
+        reader.read_exact(&mut [0; 5000]).unwrap();
+        drop(writer);
+        let (status, time) = wait(&mut child);
+        assert!(status.success());
+        drop(reader);
+        time
+    });
 }
 
 #[test]
@@ -100,19 +107,22 @@ fn it_ends_when_nobody_reads_its_output_any_more() {
 
 #[test]
 fn sigterm_is_as_the_end_of_input() {
-    let home = Home::new();
-    let plane = ControlPlane::start(&home, |_, answer| {
-        std::thread::sleep(Duration::from_millis(500));
-        answer.result(&exited(0, "done"));
+    assert_within(Duration::from_secs(2), || {
+        let home = Home::new();
+        let (go, handler) = when_told();
+        let plane = ControlPlane::start(&home, handler);
+        let mut mcp = Mcp::initialized(&home);
+        mcp.shell(1, "x");
+        plane.wait_for("shell");
+        mcp.signal(rustix::process::Signal::TERM);
+        // Until it is not pending any more.
+        wait_until(|| mcp.status("ShdPnd") == 0);
+        go.send(()).unwrap();
+        let (status, time) = wait(&mut mcp.child);
+        assert_eq!(status.code(), Some(0));
+        assert!(text(&mcp.result(1)).starts_with("done"));
+        time
     });
-    let mut mcp = Mcp::initialized(&home);
-    mcp.shell(1, "x");
-    plane.wait_for("shell");
-    mcp.signal(rustix::process::Signal::TERM);
-    let (status, time) = wait(&mut mcp.child);
-    assert_eq!(status.code(), Some(0));
-    assert!(time < Duration::from_secs(2), "{time:?}");
-    assert!(text(&mcp.result(1)).starts_with("done"));
 }
 
 #[test]
@@ -172,10 +182,13 @@ fn idle_it_does_nothing_and_is_small() {
     let mut mcp = Mcp::initialized(&home);
     mcp.shell(1, "x");
     mcp.result(1);
-    std::thread::sleep(Duration::from_millis(100));
-    let switches = mcp.status("voluntary_ctxt_switches");
-    std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(mcp.status("voluntary_ctxt_switches"), switches);
+    // What follows on an answer may come late on a busy machine.
+    let is_idle = |_| {
+        let switches = mcp.status("voluntary_ctxt_switches");
+        std::thread::sleep(Duration::from_millis(500));
+        mcp.status("voluntary_ctxt_switches") == switches
+    };
+    assert!((0..20).any(is_idle));
     // The text of a build without optimisation counts too.
     let limit = if cfg!(debug_assertions) {
         16 << 10

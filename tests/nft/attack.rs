@@ -140,7 +140,7 @@ fn no_packet_leaves_but_what_the_rules_are_for() {
     }
 
     world.install();
-    let (tries, sent) = attack(&world, 20);
+    let (tries, sent) = attack(&world, 60);
     assert!(tries.len() > 100, "{tries:?}");
     let other: Vec<&Value> = tries
         .iter()

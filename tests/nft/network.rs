@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::world::Holder;
 
 /// For what answers at once or never.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Services of one side, which last as long as this.
 pub(crate) struct Services {

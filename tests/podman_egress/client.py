@@ -8,21 +8,21 @@ import urllib.request
 
 
 def with_urllib(url):
-    print(urllib.request.urlopen(url, timeout=20).read().decode())
+    print(urllib.request.urlopen(url, timeout=50).read().decode())
 
 
 def with_requests(url):
     # pip brings the whole library along.
     from pip._vendor import requests
 
-    response = requests.get(url, timeout=20)
+    response = requests.get(url, timeout=50)
     print(response.text)
     response.raise_for_status()
 
 
 def events(url):
     """The next event is sent only after this one has arrived."""
-    with urllib.request.urlopen(url, timeout=20) as stream:
+    with urllib.request.urlopen(url, timeout=50) as stream:
         for line in stream:
             if line.startswith(b"data: "):
                 print(line.decode().strip(), flush=True)
@@ -33,7 +33,7 @@ def websocket(url):
     """Two messages there and back; the frames are masked with zeros."""
     target = urllib.parse.urlsplit(url)
     proxy = urllib.parse.urlsplit(os.environ["HTTPS_PROXY"])
-    plain = socket.create_connection((proxy.hostname, proxy.port), timeout=20)
+    plain = socket.create_connection((proxy.hostname, proxy.port), timeout=50)
     plain.sendall(f"CONNECT {target.hostname}:443 HTTP/1.1\r\nHost: {target.hostname}:443\r\n\r\n".encode())
     said = head(plain)
     if " 200 " not in said.splitlines()[0]:

@@ -2,7 +2,9 @@
 //! what a rule allows works, and what none allows fails at once, in words that
 //! say what to ask for.
 
-use crate::podman_common::{Client, Sandbox, host};
+use serde_json::json;
+
+use crate::podman_common::{Client, PATIENCE, Sandbox, host};
 use crate::world::{Internet, NAME, gateway_pid};
 
 const RULE: &str =
@@ -116,9 +118,13 @@ fn large_bodies_pass_while_the_memory_of_the_gateway_stays() {
     client.output(&format!("{curl}/first"));
     let gateway = gateway_pid(&sandbox.place).unwrap();
     let before = host::resident_kib(gateway);
-    let said = client.output(&format!("{curl}/big/32 | wc -c"));
-    assert_eq!(said.trim(), (32 << 20).to_string());
-    let said = client.output(&format!("head -c 32M /dev/zero | {curl}/up -T -"));
+    client.patience = PATIENCE * 4;
+    let mut transfer = |command: &str| {
+        client.shell_with(json!({"command": command, "timeout_s": 200}))["output"].take()
+    };
+    let said = transfer(&format!("{curl}/big/32 | wc -c"));
+    assert_eq!(said.as_str().unwrap().trim(), (32 << 20).to_string());
+    let said = transfer(&format!("head -c 32M /dev/zero | {curl}/up -T -"));
     assert_eq!(said, format!("got {} by chunked\n", 32 << 20));
     let grown = host::resident_kib(gateway).saturating_sub(before);
     assert!(grown < 8 << 10, "memory has grown by {grown} KiB");

@@ -17,8 +17,10 @@ fn entries(place: &Place) -> Vec<Value> {
     let path = place.path().join(dir);
     let file = path.join(format!("kernel-{}.jsonl", place.sid()));
     let text = std::fs::read_to_string(file).unwrap_or_default();
-    let lines = text.lines();
+    // It may be written right now.
+    let lines = text.split_inclusive('\n');
     lines
+        .filter(|line| line.ends_with('\n'))
         .map(|line| serde_json::from_str(line).unwrap())
         .collect()
 }

@@ -243,8 +243,10 @@ pub(crate) fn audit(place: &Place) -> Vec<Value> {
     let data = &place.options.env.iter().find(is_data).unwrap().1;
     let file = format!("umwelt/egress/audit-{}/audit.jsonl", place.name());
     let text = std::fs::read_to_string(Path::new(data).join(file)).unwrap();
+    // The last one may be written right now.
     let entries = text
-        .lines()
+        .split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'))
         .map(|line| serde_json::from_str(line).expect("JSON"));
     entries.collect()
 }

@@ -2,12 +2,12 @@
 //! fails.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::podman_common::{Client, Options, PATIENCE, Sandbox, host, sandbox::Place, wait_for};
+use crate::wrapper::wrap;
 use crate::{fails, granted, is, listed, masked_place, refusal, revoked, start, write};
 
 fn strings(value: &Value) -> Vec<String> {
@@ -93,18 +93,17 @@ fn failed_change_leaves_the_former_mounts() {
     if !host::qualifies() {
         return;
     }
-    let place = masked_place();
+    let mut place = masked_place();
     write(&place.path().join("kept/file"), "seen\n");
+    // podman is killed once, when the test says so.
+    let change =
+        "--hostname=umwelt) keep \"$word\"; ! rm \"$here/kill\" 2>/dev/null || kill -KILL $$ ;;";
+    wrap(&mut place, "run", change);
     let (sandbox, mut client, dir) = start(place);
     granted(&mut client, &dir.join("kept"), "ro");
-    let id = client.send("grant", json!({"path": above_mask(&dir), "mode": "ro"}));
-    let podman = wait_for("podman run", PATIENCE, || {
-        let mut found = host::processes_with(&format!("--name={}", sandbox.place.name()));
-        found.retain(|pid| host::command_line(*pid).starts_with("podman run"));
-        found.first().copied()
-    });
-    kill(podman);
-    let error = client.answer(id).unwrap_err();
+    write(&dir.join("kill"), "");
+    let asked = json!({"path": above_mask(&dir), "mode": "ro"});
+    let error = client.call("grant", asked).unwrap_err();
     let said = error["message"].as_str().unwrap();
     assert!(said.contains("the former mounts hold again"), "{said}");
     assert_eq!(
@@ -212,8 +211,12 @@ fn grant_while_the_sandbox_starts_is_served_then() {
     if !host::qualifies() {
         return;
     }
-    let place = masked_place();
+    let mut place = masked_place();
     write(&place.path().join("more/file"), "seen\n");
+    // podman begins when the test says so.
+    let change =
+        "--hostname=umwelt) keep \"$word\"; until [[ -e $here/go ]]; do sleep 0.1; done ;;";
+    wrap(&mut place, "run", change);
     let dir = place.path().canonicalize().unwrap();
     let mut child = place.spawn();
     let mut client = wait_for("the socket", PATIENCE, || {
@@ -224,15 +227,17 @@ fn grant_while_the_sandbox_starts_is_served_then() {
         .unwrap();
     let command = client.start(&format!("cat {:?}/file", dir.join("more")));
     let id = client.send("grant", json!({"path": dir.join("more"), "mode": "ro"}));
+    // What is answered at once has come after both.
+    let status = client.call("status", json!({})).unwrap();
+    assert_eq!(status["state"], "starting", "{status}");
+    write(&dir.join("go"), "");
     client.answer(id).unwrap();
     // The command waited for the grant as well.
     let shown = client.answer(command).unwrap();
     assert_eq!(shown["output"], "seen\n", "{shown}");
     revoked(&mut client, &dir.join("more"));
     client.call("shutdown", json!({})).unwrap();
-    let status = wait_for("the end", Duration::from_secs(30), || {
-        child.try_wait().unwrap()
-    });
+    let status = wait_for("the end", PATIENCE, || child.try_wait().unwrap());
     assert!(status.success(), "{status}");
     place.assert_nothing_left();
 }

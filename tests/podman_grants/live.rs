@@ -39,6 +39,14 @@ fn live(reply: &Value) {
     assert_eq!(reply["lost"], json!([]), "{reply}");
 }
 
+/// Starts what runs for as long as the test does, and waits until it is heard.
+fn start_for_long(client: &mut Client, command: &str) {
+    let params = json!({"command": command, "stream": true, "timeout_s": 300});
+    let id = client.send("shell", params);
+    let event = client.receive_where("its first output", |message| message["id"] == id);
+    assert!(event.is_some_and(|event| event.get("event").is_some()));
+}
+
 fn ask(client: &mut Client) -> String {
     client.output("timeout 20 sh -c 'echo x >ask; cat answer'")
 }
@@ -57,8 +65,8 @@ fn server_keeps_its_connection_through_grants_and_revokes() {
     let (sandbox, mut client, dir) = start(place);
     client.output("mkfifo ask answer");
     let mut other = sandbox.client();
-    other.start_and_hear("python3 server.py");
-    other.start_and_hear("python3 client.py");
+    start_for_long(&mut other, "python3 server.py");
+    start_for_long(&mut other, "python3 client.py");
     let before = ask(&mut client);
     assert_eq!(before.len(), 16);
     let init = sandbox.init_pid();

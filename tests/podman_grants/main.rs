@@ -11,6 +11,9 @@
 
 #[path = "../podman_common/mod.rs"]
 mod podman_common;
+#[path = "../podman_lifecycle/wrapper.rs"]
+#[allow(dead_code)]
+mod wrapper;
 
 mod changes;
 mod live;

@@ -171,13 +171,12 @@ mod tests {
         let (got, why) = try_one(&check, &Ways::default(), deadline);
         assert_eq!(got, Got::Failed);
         assert!(why.contains("HTTPS_PROXY"), "{why}");
-        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (_held, closed) = crate::nft::probe::tests::closed_port();
         let ways = Ways {
-            https_proxy: Some(closed.local_addr().unwrap()),
+            https_proxy: Some(closed),
             roots: Some("/dev/null".into()),
             ..Ways::default()
         };
-        drop(closed);
         let (got, why) = try_one(&check, &ways, deadline);
         assert!(got == Got::Failed && why.contains("gateway"), "{why}");
         let (got, why) = try_one(&check, &ways, Instant::now());
