@@ -8,6 +8,7 @@ use crate::podman_common::sandbox::{PREFIX, Place};
 use crate::podman_common::{Options, PATIENCE, host, wait_for};
 use crate::run::{Run, send};
 use crate::traces::{assert_gone, containers, processes};
+use crate::wrapper::place_with;
 
 fn place() -> Option<Place> {
     host::qualifies().then(|| Place::new(Options::default()))
@@ -27,6 +28,21 @@ fn our_labels(place: &Place) -> [String; 2] {
         format!("--label=umwelt.prefix={PREFIX}"),
         format!("--label=umwelt.sid={}", place.sid()),
     ]
+}
+
+#[test]
+fn podman_that_fails_to_list_what_is_left_is_asked_again() {
+    if !host::qualifies() {
+        return;
+    }
+    let fail_once =
+        r#"ps) [[ -e $here/failed ]] || { touch "$here/failed"; exit 125; }; keep ps ;;"#;
+    let place = place_with("ps", fail_once);
+    create(&place, &our_labels(&place));
+    let mut run = Run::ready(&place);
+    assert!(place.path().join("failed").exists());
+    run.stop();
+    assert_gone(&place);
 }
 
 #[test]
