@@ -275,6 +275,9 @@ fn mount_in_use_stays_and_its_user_is_named() {
         ),
     ] {
         stage.inside(&hold);
+        if hold.contains("sleep") {
+            stage::wait_for_process(&format!("{path}/sleep"));
+        }
         let [answer] = stage.helper([request.clone()]);
         assert_not_live(&answer, "in use by: ");
         assert_not_live(&answer, &user);

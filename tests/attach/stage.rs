@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -16,6 +17,9 @@ use serde_json::{Value, json};
 
 /// Who runs it all where the test is root, for whom too much works.
 const USER: u32 = 65534;
+
+/// Long enough for any machine that runs tests.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// pid 1: a scratch place at `home`, a read-only bind at `base`, then it does
 /// as it is told, line by line. `/proc` is still the host's, and so knows the
@@ -176,6 +180,19 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Waits until a process is this program: a child of a shell becomes it some time later.
+pub(crate) fn wait_for_process(program: &str) {
+    let end = Instant::now() + PATIENCE;
+    let is_it = |entry: fs::DirEntry| {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        line.starts_with(format!("{program}\0").as_bytes())
+    };
+    while !fs::read_dir("/proc").unwrap().flatten().any(is_it) {
+        assert!(Instant::now() < end, "no process is {program}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::podman_common::{Client, Options, Sandbox, wait_for};
+use crate::podman_common::{Client, Options, PATIENCE, Sandbox, wait_for};
 use crate::{descriptors, notices};
 
 fn told(client: &mut Client, command: &str) -> String {
@@ -87,11 +87,11 @@ fn what_the_background_changes_is_told_by_the_next_command() {
     assert_eq!(told(&mut client, command), "");
     let workspace = sandbox.workspace();
     std::fs::write(workspace.join("go"), "").unwrap();
-    wait_for("the change", Duration::from_secs(20), || {
+    wait_for("the change", PATIENCE, || {
         workspace.join("done").exists().then_some(())
     });
     // Longer than a step of the clock of files.
-    wait_for("a later time", Duration::from_secs(20), || {
+    wait_for("a later time", PATIENCE, || {
         let changed = workspace
             .join("done")
             .metadata()

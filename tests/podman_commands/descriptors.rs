@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::{Value, json};
@@ -218,20 +217,14 @@ fn exec_ends_with_its_client_and_can_be_cancelled() {
     let mut client = sandbox.client();
     let params = json!({"argv": ["sh", "-c", format!("sleep {marker}; true")]});
     let (id, _ends) = start_exec(&mut client, params.clone());
-    wait_for("the command", Duration::from_secs(20), || {
-        running().then_some(())
-    });
+    wait_for("the command", PATIENCE, || running().then_some(()));
     client.call("cancel", json!({"request": id})).unwrap();
     assert_eq!(client.answer(id).unwrap()["ended"], "cancelled");
     assert!(!running());
     let (_, _ends) = start_exec(&mut client, params);
-    wait_for("the command", Duration::from_secs(20), || {
-        running().then_some(())
-    });
+    wait_for("the command", PATIENCE, || running().then_some(()));
     drop(client);
-    wait_for("its end", Duration::from_secs(10), || {
-        (!running()).then_some(())
-    });
+    wait_for("its end", PATIENCE, || (!running()).then_some(()));
 }
 
 /// A terminal inside, seen from its master.
@@ -261,7 +254,7 @@ impl Terminal {
 
     /// Reads until `wanted` is to be seen.
     fn expect(&mut self, wanted: &str) {
-        wait_for(wanted, Duration::from_secs(30), || {
+        wait_for(wanted, PATIENCE, || {
             self.read_some();
             self.seen.contains(wanted).then_some(())
         });
@@ -332,9 +325,7 @@ fn interactive_shell_has_job_control_and_survives_the_interrupt_key() {
     assert!(!open.seen.contains("no job control"), "{:?}", open.seen);
     open.write(&format!("sleep {marker}\n"));
     let running = || !host::processes_with(&format!("sleep {marker}")).is_empty();
-    wait_for("the command", Duration::from_secs(20), || {
-        running().then_some(())
-    });
+    wait_for("the command", PATIENCE, || running().then_some(()));
     open.write("\x03");
     open.write("echo then-$((50 + 1))\n");
     open.expect("then-51");
@@ -387,12 +378,8 @@ fn terminal_hangs_up_when_its_client_leaves() {
     let mut client = sandbox.client();
     let (_, terminal) = Terminal::open(&mut client, terminal(&["bash", "-c", &program]));
     let running = || !host::processes_with(&format!("sleep {marker}")).is_empty();
-    wait_for("the command", Duration::from_secs(20), || {
-        running().then_some(())
-    });
+    wait_for("the command", PATIENCE, || running().then_some(()));
     drop(client);
     drop(terminal);
-    wait_for("its end", Duration::from_secs(10), || {
-        (!running()).then_some(())
-    });
+    wait_for("its end", PATIENCE, || (!running()).then_some(()));
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::podman_common::{Client, Options, Sandbox, host, sandbox::CONFIG, wait_for};
+use crate::podman_common::{Client, Options, PATIENCE, Sandbox, host, sandbox::CONFIG, wait_for};
 use crate::{assert_exited, assert_next_command_works, client, marker, shared, text};
 
 #[test]
@@ -149,8 +149,10 @@ fn nothing_of_the_tree_survives_timeout_or_cancel() {
         assert_eq!(result["after_s"], 2, "{name}: {result}");
         assert_tree_is_gone(&sandbox, name, &marker);
 
-        let id = client.start(&command.replace('M', &marker));
-        wait_for("the command", Duration::from_secs(20), || {
+        // Not by its time as well.
+        let patient = json!({"command": command.replace('M', &marker), "timeout_s": 300});
+        let id = client.send("shell", patient);
+        wait_for("the command", PATIENCE, || {
             (!host::processes_with(&format!("sleep {marker}")).is_empty()).then_some(())
         });
         assert!(!sandbox.processes().is_empty());
@@ -184,17 +186,15 @@ fn commands_end_with_the_client_that_asked_for_them() {
     let Some(sandbox) = shared() else { return };
     let marker = marker();
     let mut client = sandbox.client();
-    client.start(&format!("sleep {marker}"));
+    // Not by its time as well.
+    let patient = json!({"command": format!("sleep {marker}"), "timeout_s": 300});
+    client.send("shell", patient);
     let running = || !host::processes_with(&format!("sleep {marker}")).is_empty();
-    wait_for("the command", Duration::from_secs(20), || {
-        running().then_some(())
-    });
+    wait_for("the command", PATIENCE, || running().then_some(()));
     let background = marker.replace('.', ".9");
     client.shell(&format!("sleep {background} >/dev/null 2>&1 &"));
     drop(client);
-    wait_for("its end", Duration::from_secs(10), || {
-        (!running()).then_some(())
-    });
+    wait_for("its end", PATIENCE, || (!running()).then_some(()));
     // What was left in the background on purpose lives on.
     let left = host::processes_with(&format!("sleep {background}"));
     assert_eq!(left.len(), 1);

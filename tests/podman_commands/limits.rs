@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::podman_common::{Client, Options, Sandbox, host, sandbox::CONFIG, wait_for};
+use crate::podman_common::{Client, Options, PATIENCE, Sandbox, host, sandbox::CONFIG, wait_for};
 use crate::{assert_exited, assert_next_command_works, client, notices, text};
 
 /// Longest accepted command text.
@@ -75,9 +75,19 @@ def fill():
                 time.sleep(300)
         except OSError:
             time.sleep(0.01)
+def is_full():
+    try:
+        child = os.fork()
+    except OSError:
+        return True
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
 if os.fork() == 0:
     fill()
-time.sleep(3)
+while not is_full():
+    time.sleep(0.1)
+time.sleep(0)
 END"#;
     let result = client.shell(fill);
     std::thread::sleep(Duration::from_secs(1));
@@ -90,14 +100,14 @@ END"#;
     let result = client.shell("echo next");
     assert_eq!(result["output"], "next\n", "{result}");
     client.shell("kill -9 -1");
-    wait_for("an empty table", Duration::from_secs(30), || {
+    wait_for("an empty table", PATIENCE, || {
         (sandbox.processes().len() < 8).then_some(())
     });
 
     // While a command that is under way holds them all, others are told.
-    let hold = fill.replace("time.sleep(3)", "time.sleep(300)");
+    let hold = fill.replace("time.sleep(0)\n", "time.sleep(300)\n");
     let id = client.start(&hold);
-    wait_for("a full table", Duration::from_secs(30), || {
+    wait_for("a full table", PATIENCE, || {
         (sandbox.processes().len() >= 62).then_some(())
     });
     let error = client
@@ -139,7 +149,8 @@ fn memory_limit_ends_the_command_and_is_named() {
     assert!(notices(&result).contains(wanted), "{result}");
     assert_next_command_works(&mut client);
     let peak = std::fs::read_to_string(sandbox.cgroup().join("memory.peak")).unwrap();
-    assert!(peak.trim().parse::<u64>().unwrap() <= 128 << 20, "{peak}");
+    // The kernel goes over it by some pages, where it must not fail.
+    assert!(peak.trim().parse::<u64>().unwrap() <= 132 << 20, "{peak}");
     end(sandbox);
 }
 
@@ -161,7 +172,7 @@ fn scratch_larger_than_the_memory_limit_does_not_take_the_sandbox_away() {
     assert!(is_named || result["ended"] == "lost", "{result}");
     // What fills the memory are files that nobody but the agent can remove.
     let mut tries = 0;
-    wait_for("a command that works", Duration::from_secs(60), || {
+    wait_for("a command that works", PATIENCE, || {
         tries += 1;
         let result = client.call("shell", json!({"command": "rm -f /tmp/fill; echo next"}));
         result
@@ -309,7 +320,7 @@ fn killing_everything_inside_ends_only_the_commands() {
     };
     let mut client = sandbox.client();
     let init = sandbox.init_pid();
-    let other = client.start("sleep 300");
+    let other = client.start_and_hear("echo here; exec sleep 300");
     let wait = |client: &mut Client| client.output("sleep 1");
     wait(&mut client);
     let result = client.shell("kill -9 -1; echo survived");

@@ -66,6 +66,12 @@ fn marker() -> String {
     format!("86400.{}{count:03}", std::process::id())
 }
 
+/// A line of shell that starts `sleep MARKER` in the background, and goes on when it is that: a
+/// child has the words of the shell before.
+fn background_sleep(marker: &str) -> String {
+    format!("sleep {marker} & until pgrep -fx 'sleep {marker}' >/dev/null; do :; done")
+}
+
 fn assert_next_command_works(client: &mut Client) {
     assert_eq!(client.output("echo next"), "next\n");
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::podman_common::{Options, Sandbox, host};
-use crate::{assert_exited, assert_next_command_works, client, notices, text};
+use crate::podman_common::{Client, Options, Sandbox, host, sandbox::CONFIG};
+use crate::{assert_exited, assert_next_command_works, client, notices, shared, text};
 
 /// What a result may hold; the line that says what is left out is extra.
 const MAX_TEXT: usize = 40_000;
@@ -40,7 +40,7 @@ fn stdin_is_empty() {
 #[test]
 fn bytes_that_could_break_json_or_a_terminal_are_shown() {
     let Some(mut client) = client() else { return };
-    let shown = |client: &mut crate::Client, printf: &str| {
+    let shown = |client: &mut Client, printf: &str| {
         let result = client.shell(&format!("printf '{printf}'"));
         (
             text(&result["output"]).to_owned(),
@@ -175,60 +175,99 @@ fn saved_output_is_read_only_inside() {
     client.output(&format!("seq 20000 | cmp - {saved}"));
 }
 
-/// The events of a streamed command (bytes told, bytes skipped), its result.
-fn streamed(command: &str) -> Option<(String, u64, Value)> {
-    let mut client = client()?;
-    let id = client.send("shell", json!({"command": command, "stream": true}));
-    let (mut seen, mut skipped) = (String::new(), 0);
-    loop {
-        let mut message = client.receive().unwrap();
-        assert_eq!(message["id"], id);
-        let Some(event) = message.get("event") else {
-            return Some((seen, skipped, message["result"].take()));
-        };
-        seen.push_str(text(&event["output"]["text"]));
-        skipped += event["output"]["skipped"].as_u64().unwrap();
+/// A streamed command, and what its events have told: text, and bytes skipped.
+struct Streamed {
+    client: Client,
+    id: u64,
+    seen: String,
+    skipped: u64,
+}
+
+impl Streamed {
+    fn start(mut client: Client, command: &str) -> Streamed {
+        let id = client.send("shell", json!({"command": command, "stream": true}));
+        Streamed {
+            client,
+            id,
+            seen: String::new(),
+            skipped: 0,
+        }
+    }
+
+    /// Takes in events until so many bytes were told or skipped. What the command
+    /// prints last is told in its result only.
+    fn read(&mut self, bytes: u64) {
+        while self.seen.len() as u64 + self.skipped < bytes {
+            let message = self.client.receive().unwrap();
+            assert_eq!(message["id"], self.id);
+            let event = &message["event"]["output"];
+            assert!(event.is_object(), "{bytes} bytes are not told: {message}");
+            self.seen.push_str(text(&event["text"]));
+            self.skipped += event["skipped"].as_u64().unwrap();
+        }
+    }
+
+    fn result(mut self) -> Value {
+        self.client.answer(self.id).unwrap()
     }
 }
 
 #[test]
 fn output_is_told_while_the_command_runs() {
-    let Some((seen, skipped, result)) = streamed("echo first; sleep 2; echo second; sleep 2")
-    else {
-        return;
-    };
-    assert_eq!((seen.as_str(), skipped), ("first\nsecond\n", 0));
-    assert_eq!(result["output"], "first\nsecond\n");
+    let Some(sandbox) = shared() else { return };
+    let wait = |name: &str| format!("until [ -e {name} ]; do sleep 0.1; done");
+    let command = format!(
+        "echo first; {}; echo second; {}",
+        wait("told-first"),
+        wait("told-second")
+    );
+    let mut streamed = Streamed::start(sandbox.client(), &command);
+    let mut wanted = String::new();
+    for word in ["first", "second"] {
+        wanted.push_str(&format!("{word}\n"));
+        streamed.read(wanted.len() as u64);
+        assert_eq!((streamed.seen.as_str(), streamed.skipped), (&*wanted, 0));
+        std::fs::write(sandbox.workspace().join(format!("told-{word}")), "").unwrap();
+    }
+    assert_eq!(streamed.result()["output"], "first\nsecond\n");
 }
 
 #[test]
 fn streamed_pieces_and_what_was_skipped_are_the_whole() {
-    let Some((seen, skipped, result)) = streamed("seq 200000; sleep 1; echo; sleep 2") else {
-        return;
-    };
-    assert_eq!(result["bytes"], seen.len() as u64 + skipped);
-    assert!(skipped > 0 && seen.starts_with("1\n2\n"));
+    const TOTAL: u64 = 1_288_895;
+    let Some(sandbox) = shared() else { return };
+    let command = "seq 200000; until [ -e told-all ]; do sleep 0.1; done";
+    let mut streamed = Streamed::start(sandbox.client(), command);
+    streamed.read(TOTAL);
+    assert_eq!(streamed.seen.len() as u64 + streamed.skipped, TOTAL);
+    assert!(streamed.skipped > 0 && streamed.seen.starts_with("1\n2\n"));
+    std::fs::write(sandbox.workspace().join("told-all"), "").unwrap();
+    assert_eq!(streamed.result()["bytes"], TOTAL);
 }
 
 #[test]
 fn two_gigabytes_are_printed_in_bounded_memory() {
-    let Some(mut sandbox) = Sandbox::start(Options::default()) else {
+    const TOTAL: u64 = 2 << 30;
+    const LIMIT_S: u64 = 900;
+    let long = format!("\nmax_timeout_s = {LIMIT_S}");
+    let Some(mut sandbox) = Sandbox::start(Options {
+        config: CONFIG.replace("\nmax_timeout_s = 300", &long),
+        ..Options::default()
+    }) else {
         return;
     };
-    const TOTAL: u64 = 2 << 30;
     let mut client = sandbox.client();
-    client.patience = Duration::from_secs(280);
+    client.patience = Duration::from_secs(LIMIT_S);
     client.output("echo warm");
     let before = host::resident_kib(sandbox.pid);
     let command = format!("echo HEAD; head -c {TOTAL} /dev/zero; echo; echo TAIL");
-    let result = client.shell_with(json!({"command": command, "timeout_s": 280}));
+    let result = client.shell_with(json!({"command": command, "timeout_s": LIMIT_S}));
     assert_exited(&result, 0);
     assert_eq!(result["bytes"], TOTAL + 11);
     let output = text(&result["output"]);
     assert!(output.starts_with("HEAD\n") && output.ends_with("\nTAIL\n"));
     assert_within_limits(&result);
-    let peak = host::status_field(sandbox.pid, "VmHWM").unwrap();
-    let peak: u64 = peak.split_whitespace().next().unwrap().parse().unwrap();
+    let peak = host::peak_kib(sandbox.pid);
     assert!(
         peak < before + (8 << 10),
         "{before} KiB before, at most {peak}"

@@ -32,18 +32,31 @@ pub(crate) struct Client {
 impl Client {
     /// Connects and says hello.
     pub(crate) fn connect(path: &Path) -> Client {
-        Client::connect_as(path, json!({"api": 1, "client": "test/1"}))
+        let mut client = Client::raw(path);
+        let hello = json!({"api": 1, "client": "test/1"});
+        client.call("hello", hello).expect("hello");
+        client
     }
 
     /// Connects as one that keeps a launched control plane alive.
     pub(crate) fn connect_holding(path: &Path) -> Client {
-        Client::connect_as(path, json!({"api": 1, "client": "test/1", "holds": true}))
+        Client::raw(path).hold()
     }
 
-    fn connect_as(path: &Path, hello: Value) -> Client {
-        let mut client = Client::raw(path);
-        client.call("hello", hello).expect("hello");
-        client
+    /// Says hello as one that keeps a launched control plane alive.
+    pub(crate) fn hold(mut self) -> Client {
+        let hello = json!({"api": 1, "client": "test/1", "holds": true});
+        self.call("hello", hello).expect("hello");
+        self
+    }
+
+    /// Connects and says hello; `None` where nobody answers, or with a refusal.
+    pub(crate) fn try_connect(path: &Path) -> Option<Client> {
+        let mut client = Client::try_raw(path).ok()?;
+        let line = client.request("hello", json!({"api": 1, "client": "test/1"}));
+        client.socket.write_all(line.as_bytes()).ok()?;
+        let answer = client.receive()?;
+        answer.get("result").is_some().then_some(client)
     }
 
     /// Connects and says nothing.

@@ -100,11 +100,23 @@ pub(crate) fn status_field(pid: u32, name: &str) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-/// Resident memory of a process, in KiB.
-pub(crate) fn resident_kib(pid: u32) -> u64 {
-    let field = status_field(pid, "VmRSS").expect("VmRSS");
+/// A field of `/proc/PID/status` that is an amount of memory, in KiB.
+pub(crate) fn memory_kib(pid: u32, name: &str) -> u64 {
+    let field = status_field(pid, name).expect("a field");
     let number = field.split_whitespace().next().expect("a number");
     number.parse().expect("a number")
+}
+
+/// Resident memory of a process that is its own, in KiB. How much of its program
+/// is resident as well depends on the linker, and on the page cache.
+pub(crate) fn resident_kib(pid: u32) -> u64 {
+    memory_kib(pid, "RssAnon") + memory_kib(pid, "RssShmem")
+}
+
+/// The most that [`resident_kib`] can ever have been, but for what of the program
+/// is resident by now.
+pub(crate) fn peak_kib(pid: u32) -> u64 {
+    memory_kib(pid, "VmHWM").saturating_sub(memory_kib(pid, "RssFile"))
 }
 
 /// Whether a process exists and is no zombie.

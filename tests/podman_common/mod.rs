@@ -29,13 +29,15 @@ pub(crate) fn applet(name: &str) -> Command {
 }
 
 /// Looks again and again until `probe` gives something, or panics in the end.
+/// The last look comes after the limit: the machine may have stood still.
 pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + limit;
     loop {
+        let is_last = Instant::now() >= end;
         if let Some(found) = probe() {
             return found;
         }
-        assert!(Instant::now() < end, "waited {limit:?} for {what}");
+        assert!(!is_last, "waited {limit:?} for {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

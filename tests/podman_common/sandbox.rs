@@ -29,7 +29,7 @@ home = "24m"
 tmp = "32m"
 shm = "16m"
 "#;
-const STOP_LIMIT: Duration = Duration::from_secs(30);
+const KILLED_LIMIT: Duration = Duration::from_secs(10);
 
 /// How a sandbox is to be started.
 #[derive(Debug, Clone)]
@@ -183,11 +183,16 @@ impl Place {
         assert!(!self.socket().exists(), "{:?} exists", self.socket());
         let runtime = host::runtime_dir().join(self.name());
         assert!(!runtime.exists(), "{runtime:?} exists");
-        let processes = host::processes_with(&self.name());
-        let shown: Vec<String> = processes
-            .iter()
-            .map(|pid| host::command_line(*pid))
-            .collect();
+        let shown = || -> Vec<String> {
+            let processes = host::processes_with(&self.name());
+            processes.into_iter().map(host::command_line).collect()
+        };
+        // One that was killed may not have had its turn to die.
+        let end = std::time::Instant::now() + KILLED_LIMIT;
+        while !shown().is_empty() && std::time::Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let shown = shown();
         assert!(shown.is_empty(), "processes: {shown:?}");
     }
 }
@@ -330,7 +335,7 @@ impl Sandbox {
         self.holder = None;
         let pid = Pid::from_raw(self.pid.cast_signed()).unwrap();
         let _ = rustix::process::kill_process(pid, Signal::TERM);
-        let end = std::time::Instant::now() + STOP_LIMIT;
+        let end = std::time::Instant::now() + PATIENCE;
         let gone = loop {
             // Reaped as soon as it has ended, so that it is not seen as alive.
             let reaped = self.child.try_wait();
@@ -352,13 +357,13 @@ impl Sandbox {
 
     /// Ends it; its place is there for the next one.
     pub(crate) fn end_and_keep(mut self) -> Arc<Place> {
-        assert!(self.end(), "umwelt-run did not end within {STOP_LIMIT:?}");
+        assert!(self.end(), "umwelt-run did not end within {PATIENCE:?}");
         Arc::clone(&self.place)
     }
 
     /// Ends it and makes sure that nothing of it is left.
     pub(crate) fn end_and_check(mut self) {
-        assert!(self.end(), "umwelt-run did not end within {STOP_LIMIT:?}");
+        assert!(self.end(), "umwelt-run did not end within {PATIENCE:?}");
         self.place.assert_nothing_left();
     }
 }

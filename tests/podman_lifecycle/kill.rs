@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::podman_common::sandbox::Place;
-use crate::podman_common::{Options, host};
+use crate::podman_common::{Client, Options, PATIENCE, host};
 use crate::run::{Run, send};
 use crate::traces::{assert_gone, assert_no_orphan, inits, processes};
 
@@ -64,7 +64,9 @@ impl Victim {
 
     /// Waits for it, and then as long as `delay`; false when it was gone.
     fn kill_after(self, delay: Duration, run: &mut Run<'_>) -> bool {
+        let end = Instant::now() + PATIENCE;
         while self.pids(run).is_empty() {
+            assert!(Instant::now() < end, "no {self:?}: {}", run.log());
             if run.try_ended().is_some() || run.log().contains(" is ready for ") {
                 return false;
             }
@@ -96,8 +98,7 @@ fn assert_next_start_works(place: &Place) {
 
 /// A command may meet the death of pid 1, before it began or later; it is told
 /// so, and the next works.
-fn assert_works_soon(run: &Run<'_>) {
-    let mut client = run.client();
+pub(crate) fn assert_works_soon(client: &mut Client) {
     match client.call("shell", json!({"command": "echo works"})) {
         Ok(first) if first["ended"] != "lost" => {
             assert_eq!(first["output"], "works\n", "{first}");
@@ -163,7 +164,7 @@ fn helpers_killed_at_any_moment_of_a_start_are_got_over() {
                 run.log()
             );
         } else {
-            assert_works_soon(&run);
+            assert_works_soon(&mut run.client());
         }
         run.kill();
         assert_no_orphan(&place);

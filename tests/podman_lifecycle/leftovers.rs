@@ -86,24 +86,27 @@ fn half_made_container_is_swept() {
     let Some(place) = place() else { return };
     let storage = storage_of_containers();
     let mut half_made = Vec::new();
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + 3 * PATIENCE;
     while half_made.is_empty() {
         assert!(Instant::now() < end, "no container was left half made");
         let mut run = Run::begin(&place);
         wait_for("podman", PATIENCE, || {
             processes(&place, "podman run").first().copied()
         });
-        // The name is in the storage's list from the first moment on.
-        while !std::fs::read_to_string(&storage).is_ok_and(|list| list.contains(&place.name())) {
-            assert!(
-                Instant::now() < end,
-                "{:?} has no {}",
-                storage,
-                place.name()
-            );
+        // The name is in the storage's list from the first moment on, and the next step of
+        // podman's comes soon: who is to be killed is known before.
+        let mut podman = Vec::new();
+        for look in 0u32.. {
+            if look % 16 == 0 {
+                assert!(Instant::now() < end, "{storage:?} has no {}", place.name());
+                podman = processes(&place, "podman run");
+            }
+            if std::fs::read_to_string(&storage).is_ok_and(|list| list.contains(&place.name())) {
+                break;
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
-        for pid in processes(&place, "podman run") {
+        for pid in podman {
             send(pid, Signal::KILL);
         }
         run.kill();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 
 use crate::podman_common::sandbox::Place;
-use crate::podman_common::{Client, Options, host, wait_for};
+use crate::podman_common::{Client, Options, PATIENCE, host, wait_for};
 use crate::run::Run;
 use crate::traces::assert_gone;
 
@@ -33,14 +33,11 @@ fn launched_without_a_client() {
     place.spawn().wait().unwrap();
     // Somebody who only asks does not count.
     let mut asking = wait_for("the socket", MINUTE, || {
-        place
-            .socket()
-            .exists()
-            .then(|| Client::connect(&place.socket()))
+        Client::try_connect(&place.socket())
     });
     let status = asking.call("status", serde_json::json!({})).unwrap();
     let pid = u32::try_from(status["pid"].as_u64().unwrap()).unwrap();
-    wait_for("the end", MINUTE + Duration::from_secs(20), || {
+    wait_for("the end", MINUTE + PATIENCE, || {
         (!host::is_alive(pid)).then_some(())
     });
     let lived = begin.elapsed();
@@ -57,7 +54,7 @@ fn lock_of_a_process_that_does_not_answer() {
     let _listener = std::os::unix::net::UnixListener::bind(place.socket()).unwrap();
     let begin = Instant::now();
     let mut run = Run::begin(&place);
-    let status = run.wait_ended(MINUTE + Duration::from_secs(25));
+    let status = run.wait_ended(MINUTE + PATIENCE);
     let waited = begin.elapsed();
     std::fs::remove_file(place.socket()).unwrap();
     assert_eq!(status.code(), Some(1), "{}", run.log());

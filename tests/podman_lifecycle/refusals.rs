@@ -12,6 +12,7 @@ use crate::podman_common::sandbox::{CONFIG, Place};
 use crate::podman_common::{Client, Options, PATIENCE, host, wait_for};
 use crate::run::{Run, output};
 use crate::traces::assert_gone;
+use crate::wrapper::copy_program;
 
 fn place() -> Option<Place> {
     host::qualifies().then(|| Place::new(Options::default()))
@@ -116,8 +117,7 @@ fn list_of(place: &Place, command: &mut Command) -> serde_json::Value {
     let mut child = command.spawn().expect("umwelt-run");
     let mut client = wait_for("the socket", PATIENCE, || {
         assert_eq!(child.try_wait().unwrap(), None, "umwelt-run ended");
-        let socket = place.socket();
-        socket.exists().then(|| Client::connect(&socket))
+        Client::try_connect(&place.socket())
     });
     let list = client.call("list", json!({})).unwrap();
     client.call("shutdown", json!({})).unwrap();
@@ -230,7 +230,7 @@ fn program_inside_the_workspace_is_refused() {
     let Some(place) = place() else { return };
     let copy = place.workspace.join("umwelt-run");
     let program = command(&place).get_program().to_owned();
-    std::fs::copy(program, &copy).unwrap();
+    copy_program(program.as_ref(), &copy);
     let mut inside = Command::new(&copy);
     for (name, value) in command(&place).get_envs() {
         inside.env(name, value.unwrap());

@@ -49,9 +49,10 @@ impl<'a> Run<'a> {
         Client::connect(&self.place.socket())
     }
 
-    /// Waits until the sandbox is ready; the status where the run ends first.
+    /// Waits until the sandbox is ready; the status where the run ends first. What
+    /// an earlier run has left may have to go before.
     pub(crate) fn wait_ready(&mut self) -> Result<(), ExitStatus> {
-        wait_for("the sandbox to be ready, or an end", PATIENCE, || {
+        wait_for("the sandbox to be ready, or an end", 2 * PATIENCE, || {
             if self.log().contains(" is ready for ") {
                 return Some(Ok(()));
             }

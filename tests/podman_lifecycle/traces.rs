@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::podman_common::sandbox::Place;
-use crate::podman_common::{PATIENCE, host};
+use crate::podman_common::{PATIENCE, host, wait_for};
 
 /// The command line of pid 1; as long as the OCI runtime has not made room
 /// for it, the process is called otherwise.
@@ -70,11 +70,12 @@ pub(crate) fn containers(place: &Place) -> Vec<String> {
 pub(crate) fn assert_gone(place: &Place) {
     let end = Instant::now() + PATIENCE;
     loop {
+        let is_last = Instant::now() >= end;
         let found = traces(place);
         if found.is_empty() {
             return;
         }
-        assert!(Instant::now() < end, "left: {found:#?}");
+        assert!(!is_last, "left: {found:#?}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -82,10 +83,7 @@ pub(crate) fn assert_gone(place: &Place) {
 /// No pid 1 may go on for longer than this without its control plane.
 pub(crate) fn assert_no_orphan(place: &Place) {
     const LIMIT: Duration = Duration::from_secs(10);
-    let end = Instant::now() + LIMIT;
-    while !inits(place).is_empty() {
-        let inits = inits(place);
-        assert!(Instant::now() < end, "orphans after {LIMIT:?}: {inits:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_for("the end of the orphans", LIMIT, || {
+        inits(place).is_empty().then_some(())
+    });
 }

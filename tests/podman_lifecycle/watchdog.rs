@@ -1,12 +1,14 @@
 //! A sandbox that dies is created again, under the same name.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::podman_common::{Client, Options, PATIENCE, Sandbox, host, wait_for};
+use crate::kill::assert_works_soon;
+use crate::podman_common::{Client, Options, PATIENCE, Sandbox, wait_for};
 use crate::run::send;
 use crate::traces::{containers, processes};
 
@@ -32,16 +34,16 @@ fn dead_sandbox_is_told_of_at_once_and_comes_back_slower_each_time() {
     };
     let mut client = sandbox.client();
     let before = sandbox.status();
+    let mut told = Vec::new();
     // The first time it is created again at once.
     for (death, pause) in [(1, 0), (2, 1), (3, 2)] {
         let running = start_running(&sandbox, &mut client);
+        let init = sandbox.init_pid();
         let killed = Instant::now();
-        send(sandbox.init_pid(), Signal::KILL);
+        send(init, Signal::KILL);
         let answer = client.answer(running).unwrap();
+        told.push(killed.elapsed());
         assert_eq!(answer["ended"], "lost", "{answer}");
-        // The regular look comes every five seconds only.
-        let told = killed.elapsed();
-        assert!(told < Duration::from_secs(2), "told after {told:?}");
         // Waits until it is back.
         assert_eq!(client.output("echo again"), "again\n");
         assert!(killed.elapsed() >= Duration::from_secs(pause), "no pause");
@@ -49,6 +51,9 @@ fn dead_sandbox_is_told_of_at_once_and_comes_back_slower_each_time() {
         assert_eq!(restarts(&status), death, "{status}");
         assert_eq!(status["state"], "ready");
     }
+    // The regular look comes every five seconds only. A busy machine may take its time once.
+    told.sort();
+    assert!(told[1] < Duration::from_secs(1), "told after {told:?}");
     let after = sandbox.status();
     assert_eq!(after["container"], before["container"]);
     assert_eq!(after["pid"], before["pid"]);
@@ -63,14 +68,17 @@ fn state_is_restarting_while_it_waits_and_a_stop_does_not() {
         return;
     };
     let mut client = sandbox.client();
-    for _ in 0..2 {
+    let mut status = Value::Null;
+    for death in 1..=2 {
         client.output("true");
         send(sandbox.init_pid(), Signal::KILL);
-        wait_for("the death to be seen", PATIENCE, || {
-            (sandbox.status()["state"] == "restarting").then_some(())
+        status = wait_for("the death to be seen", PATIENCE, || {
+            let status = sandbox.status();
+            (restarts(&status) == death).then_some(status)
         });
     }
     // In the pause before the second new one.
+    assert_eq!(status["state"], "restarting", "{status}");
     let waiting = client.send("shell", json!({"command": "true"}));
     sandbox.end_and_check();
     assert_eq!(client.answer(waiting).unwrap_err()["kind"], "stopping");
@@ -83,7 +91,9 @@ fn container_removed_by_hand_comes_back() {
     };
     let mut client = sandbox.client();
     let running = start_running(&sandbox, &mut client);
-    host::podman(&["rm", "--force", "--time=0", &sandbox.place.name()]);
+    // umwelt-run removes what has died as well: one of the two may come too late.
+    let remove = ["rm", "--force", "--time=0", &sandbox.place.name()];
+    drop(Command::new("podman").args(remove).output().unwrap());
     assert_eq!(client.answer(running).unwrap()["ended"], "lost");
     assert_eq!(client.output("echo again"), "again\n");
     assert_eq!(restarts(&sandbox.status()), 1);
@@ -101,6 +111,6 @@ fn sandbox_outlives_its_conmon_or_comes_back() {
     };
     send(conmon, Signal::KILL);
     std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(client.output("echo again"), "again\n");
+    assert_works_soon(&mut client);
     sandbox.end_and_check();
 }

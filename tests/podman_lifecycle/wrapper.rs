@@ -1,7 +1,8 @@
 //! A wrapper in the place of podman.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::podman_common::sandbox::Place;
 use crate::podman_common::{Options, applet};
@@ -13,6 +14,13 @@ fn podman() -> PathBuf {
         .map(|dir| dir.join("podman"))
         .find(|file| file.exists())
         .expect("podman")
+}
+
+/// Copies a program that is to be run. Not by this process: while it has one open for writing, a
+/// child that another thread starts has so too, and then nobody can run it.
+pub(crate) fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").args([from, to]).status();
+    assert!(copied.unwrap().success(), "{from:?}");
 }
 
 /// A place where podman means a wrapper. It changes the arguments of one call:
@@ -30,7 +38,8 @@ pub(crate) fn wrap(place: &mut Place, call: &str, change: &str) {
     let bin = place.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
     std::fs::create_dir(place.path().join("other")).unwrap();
-    std::fs::copy(applet("").get_program(), place.path().join("program")).unwrap();
+    let program = place.path().join("program");
+    copy_program(applet("").get_program().as_ref(), &program);
     let text = format!(
         r#"#!/bin/bash
 real={real}
@@ -51,9 +60,10 @@ exec "$real" "${{words[@]}}"
         real = podman().display(),
         here = place.path().display(),
     );
-    let wrapper = bin.join("podman");
-    std::fs::write(&wrapper, text).unwrap();
-    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let written = place.path().join("wrapper");
+    std::fs::write(&written, text).unwrap();
+    std::fs::set_permissions(&written, std::fs::Permissions::from_mode(0o755)).unwrap();
+    copy_program(&written, &bin.join("podman"));
     let path = std::env::var("PATH").unwrap();
     let path = format!("{}:{path}", bin.display());
     place.options.env.push(("PATH", path));

@@ -31,7 +31,7 @@ place=$(mktemp -d /opt/umwelt-old.XXXXXX)
 chmod 0755 "$place"
 install -m 0755 "$binary" "$place/umwelt"
 loginctl enable-linger "$user"
-wait_until 60 test -S "/run/user/$id/bus"
+wait_until 240 test -S "/run/user/$id/bus"
 
 doctor() { as "$user" "$place/umwelt" install doctor --quick; }
 run as "$user" podman --version
@@ -97,7 +97,7 @@ chown "$user:" "$home/project/.umwelt.toml"
 run as "$user" "$place/umwelt" ctl trust --yes "$home/project"
 check 'the file of the project is accepted' said 0 accepted
 limit=1200 as "$user" "$home/.local/bin/umwelt-run" --workspace "$home/project" >"$place/log" 2>&1 </dev/null &
-wait_until 120 grep -q 'is ready for' "$place/log"
+wait_until 240 grep -q 'is ready for' "$place/log"
 check 'the caps hold where the commands are' limits
 as "$user" XDG_RUNTIME_DIR="/run/user/$id" systemctl --user daemon-reload
 check 'and still when systemd has read its units again' limits

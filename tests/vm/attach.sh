@@ -157,8 +157,8 @@ check 'and no mount point' said 2 'No such file'
 
 # ---- detach ----
 
-run inside "cd $new && exec setsid sh -c 'echo here >/tmp/holder; exec sleep 1000' >/dev/null 2>&1 </dev/null &
-    until [ -e /tmp/holder ]; do sleep 0.1; done"
+run inside "cd $new && exec setsid sleep 1000 >/dev/null 2>&1 </dev/null &
+    until pgrep -fx 'sleep 1000' >/dev/null; do sleep 0.1; done"
 run helper detach "$new" "$new" "$made"
 check 'what is in use stays, and its user is named' said 0 not_live 'in use by: ' '(sleep 1000)'
 check 'the mount is still there' is_mounted "$new"

@@ -51,12 +51,13 @@ as() {
         XDG_RUNTIME_DIR="/run/user/$id" DBUS_SESSION_BUS_ADDRESS="unix:path=/run/user/$id/bus" "$@"
 }
 
-# wait_until SECONDS COMMAND…
+# wait_until SECONDS COMMAND…; the last look comes after that: the machine may have stood still.
 wait_until() {
-    local end=$((SECONDS + $1))
+    local end=$((SECONDS + $1)) is_last=
     shift
     until "$@"; do
-        ((SECONDS < end)) || { echo "waited for: $*"; return 1; }
+        [[ -z $is_last ]] || { echo "waited for: $*"; return 1; }
+        ((SECONDS < end)) || is_last=yes
         sleep 0.1
     done
 }

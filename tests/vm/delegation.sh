@@ -33,7 +33,7 @@ printf '[Service]\nDelegate=\nDelegate=pids\n' >"$drop_in/00-few.conf"
 rm -f "$repair"
 systemctl daemon-reload
 loginctl enable-linger "$user"
-wait_until 30 test -S "/run/user/$id/bus"
+wait_until 240 test -S "/run/user/$id/bus"
 
 lacks_cpu() { ! grep -qw cpu "$manager/cgroup.controllers"; }
 has_all() {
@@ -62,7 +62,7 @@ check 'with the same commands' test "$found" = "$commands"
 
 repair_it() { bash -euxc "$commands"; }
 check 'the commands run' repair_it
-wait_until 30 test -S "/run/user/$id/bus"
+wait_until 240 test -S "/run/user/$id/bus"
 check 'the commands delegate the controllers' has_all "$manager/cgroup.controllers"
 
 # An image with nothing but a shell is imported in no time.
@@ -106,7 +106,7 @@ take_away() {
     ! has_all "$manager/cgroup.subtree_control"
 }
 # What ran just now may hold a level busy for a moment.
-check 'the stage: the user has not enabled the controllers' wait_until 30 take_away
+check 'the stage: the user has not enabled the controllers' wait_until 240 take_away
 use_sandbox >"$home/use" 2>&1 || true
 check 'umwelt-run enables them and says so' said 0 'enabling cpu' 'is ready for'
 check 'they are enabled' has_all "$manager/cgroup.subtree_control"

@@ -37,7 +37,7 @@ ip -n "$world" route add default via 203.0.113.1
 # Files that the user's test reads and removes.
 ip netns exec "$world" python3 "$folder/capture.py" "$folder/names" >"$folder/outside.packets" 2>"$folder/outside.log" &
 ip netns exec "$world" python3 "$folder/outside.py" "$folder" 203.0.113.10 203.0.113.53 2>"$folder/world.log" &
-limit=1200 as dev podman unshare --rootless-netns python3 "$folder/capture.py" "$folder/names" \
+limit=1500 as dev podman unshare --rootless-netns python3 "$folder/capture.py" "$folder/names" \
     >"$folder/inside.packets" 2>"$folder/inside.log" &
 for log in outside inside; do wait_until 240 grep -q ready "$folder/$log.log"; done
 
@@ -57,7 +57,7 @@ play() {
         runuser -u dev -- env --chdir=/ -i PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 USER=dev HOME=/home/dev \
         XDG_RUNTIME_DIR=/run/user/1000 DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/1000/bus \
         UMWELT_BINARY="$binary" UMWELT_REQUIRE_PODMAN=1 UMWELT_TEST_OUTSIDE="$folder" \
-        timeout 600 "$test" --nocapture --test-threads=1 outside::
+        timeout 1200 "$test" --nocapture --test-threads=1 outside::
 }
 run play
 check 'nothing leaves but what is allowed, and failures are closed and said' said 0 '1 passed'

@@ -88,7 +88,7 @@ start_gateway() {
         --subnet 2001:db8:1::/64 --gateway 2001:db8:1::fe "$network" &&
         as dev podman run --detach --name tv-nft-gateway --pull=never --network="$network" \
             --ip 192.0.2.1 --ip6 2001:db8:1::1 "$image" python3 -c "$services" &&
-        wait_until 60 gateway_is_ready
+        wait_until 240 gateway_is_ready
 }
 gateway_is_ready() { [[ $(as dev podman logs tv-nft-gateway 2>/dev/null) == *ready* ]]; }
 

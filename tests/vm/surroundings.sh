@@ -53,7 +53,7 @@ run bare 022 "$place/umwelt" install doctor --quick
 check 'the doctor tells what is missing' said 1 'XDG_RUNTIME_DIR is not set' "enable-linger $id"
 
 loginctl enable-linger "$user"
-wait_until 60 test -S "/run/user/$id/bus"
+wait_until 240 test -S "/run/user/$id/bus"
 check 'an image for the user' import_small "$user" "$place/root"
 
 # changed COMMAND COMMAND…: where the first has changed the host, for the eyes of the second only.
@@ -96,6 +96,7 @@ reachable() {
         find "$home/.local/state/umwelt" "$home/.local/share/umwelt" "/run/user/$id" -mindepth 1 2>/dev/null || true
     find "$home"/.local/{bin,lib,state/umwelt,share/umwelt} "$home/.config" "/run/user/$id"/umwelt-* ! -type l -perm /022
 }
+has_ended() { ! pgrep -u "$id" -x 'umwelt|umwelt-run|umwelt-mcp' >/dev/null; }
 # Anybody may pass here: what is ours has to be private by itself.
 chmod 0755 "$home"
 for mask in 000 077; do
@@ -111,7 +112,8 @@ for mask in 000 077; do
     cat "$place/reachable"
     check "umask $mask: files of commands are as ever" test "$(stat -c %a "$home/project/made")" = 644
     rm -f "$home/project/made"
-    wait_until 60 test ! -e "$(compgen -G "/run/user/$id/umwelt-*.sock" || echo /none)"
+    # It writes what it has done when the sandbox is gone.
+    wait_until 240 has_ended
     rm -rf "$home/.local"/{bin,lib,state,share/umwelt}
 done
 

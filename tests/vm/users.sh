@@ -38,7 +38,7 @@ ask() {
     "$@" python3 -c '
 import socket, sys
 peer = socket.socket(socket.AF_UNIX)
-peer.settimeout(10)
+peer.settimeout(120)
 try:
     peer.connect(sys.argv[1])
     peer.sendall(b"{\"id\":1,\"method\":\"hello\",\"params\":{\"api\":1,\"client\":\"x\"}}\n")
