@@ -41,6 +41,7 @@ use crate::gateway::dns::Service;
 use crate::gateway::listen::Listeners;
 use crate::gateway::live::{Change, PolicyFile};
 use crate::gateway::options::{Asked, Options};
+use crate::gateway::proxy::balance::Loads;
 use crate::gateway::proxy::{Mail, Worker};
 use crate::gateway::shared::{Mailbox, Shared};
 use crate::gateway::supervisor::Supervisor;
@@ -182,7 +183,8 @@ impl Gateway {
         let dns = Mailbox::new(asks, dns_waker);
         let workspace = options.workspace.clone();
         let count = options.threads;
-        let shared = Shared::new(rules, leaves, upstream, audit, dns, workspace, count);
+        let loads = Loads::new(count, options.share_at);
+        let shared = Shared::new(rules, leaves, upstream, audit, dns, workspace, loads);
         let shared = Arc::new(shared);
         let poll = Poll::new().map_err(failed)?;
         let ended = Arc::new(Waker::new(poll.registry(), THREADS).map_err(failed)?);

@@ -37,7 +37,7 @@ impl Shared {
         audit: Audit,
         dns: Mailbox<dns::Ask>,
         workspace: Option<String>,
-        workers: usize,
+        loads: Loads,
     ) -> Shared {
         Shared {
             workspace: workspace.unwrap_or_else(|| rules.policy().workspace.clone()),
@@ -47,7 +47,7 @@ impl Shared {
             audit,
             dns,
             is_resolver_silent: AtomicBool::new(false),
-            loads: Loads::new(workers),
+            loads,
             held: AtomicUsize::new(0),
         }
     }

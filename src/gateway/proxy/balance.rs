@@ -11,9 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// How often it is looked.
 const WINDOW: Duration = Duration::from_millis(20);
-/// Thousandths of a processor. From here on a worker wants help.
-const FULL: u64 = 900;
-/// Up to here it can help.
+/// Thousandths of a processor: up to here a worker can help another.
 const FREE: u64 = 600;
 /// What was told longer ago was told by one that sleeps now.
 const STALE: u64 = 100;
@@ -22,13 +20,17 @@ const STALE: u64 = 100;
 #[derive(Debug)]
 pub(crate) struct Loads {
     began: Instant,
+    /// From here on a worker wants help.
+    full: u64,
     told: Vec<AtomicU64>,
 }
 
 impl Loads {
-    pub(crate) fn new(count: usize) -> Loads {
+    /// `full` is in percent of a processor.
+    pub(crate) fn new(count: usize, full: u8) -> Loads {
         Loads {
             began: Instant::now(),
+            full: u64::from(full) * 10,
             told: (0..count).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -117,7 +119,7 @@ impl Meter {
         self.used = used;
         self.window = now;
         self.number += 1;
-        self.is_full = load >= FULL;
+        self.is_full = load >= loads.full;
         loads.tell(self.worker, load, now);
         // One that is alone would be no better off elsewhere.
         let helper = loads.helper(self.worker, now).filter(|_| active > 1);
@@ -142,13 +144,15 @@ fn permille(part: Duration, whole: Duration) -> u64 {
 mod tests {
     use super::*;
 
+    const FULL: u64 = 900;
+
     fn after(start: Instant, ms: u64) -> Instant {
         start + Duration::from_millis(ms)
     }
 
     #[test]
     fn least_busy_other_helps_if_it_has_time() {
-        let loads = Loads::new(3);
+        let loads = Loads::new(3, 90);
         let now = Instant::now();
         assert_eq!(loads.helper(0, now), Some(1));
         loads.tell(1, FREE, now);
@@ -158,12 +162,12 @@ mod tests {
         assert_eq!(loads.helper(0, now), Some(1));
         loads.tell(1, FULL, now);
         assert_eq!(loads.helper(0, now), None);
-        assert_eq!(Loads::new(1).helper(0, now), None);
+        assert_eq!(Loads::new(1, 90).helper(0, now), None);
     }
 
     #[test]
     fn who_has_not_told_for_long_sleeps() {
-        let loads = Loads::new(2);
+        let loads = Loads::new(2, 90);
         let now = Instant::now();
         loads.tell(1, FULL, now);
         assert_eq!(loads.helper(0, after(now, STALE)), None);
@@ -191,7 +195,7 @@ mod tests {
 
     #[test]
     fn full_worker_gives_one_of_several_away_and_every_other_new_client() {
-        let loads = Loads::new(2);
+        let loads = Loads::new(2, 90);
         let (mut meter, given) = full(&loads, 3);
         assert_eq!(given, Some((2, 1)));
         let helpers = [(); 4].map(|()| meter.helper(&loads, Instant::now()));
@@ -203,13 +207,13 @@ mod tests {
 
     #[test]
     fn worker_with_one_active_connection_keeps_it() {
-        let loads = Loads::new(2);
+        let loads = Loads::new(2, 90);
         assert_eq!(full(&loads, 1).1, None);
     }
 
     #[test]
     fn worker_with_time_takes_all_itself() {
-        let loads = Loads::new(2);
+        let loads = Loads::new(2, 90);
         let mut meter = Meter::new(0, Instant::now());
         assert_eq!(meter.helper(&loads, Instant::now()), None);
         meter.note(0, &mut 0);
