@@ -38,7 +38,7 @@ _umwelt() {
         'umwelt-install help') words='--help --version' next='install status remove image ca client doctor' ;;
         'umwelt-install ') words='install status remove image ca client doctor help --help --version' ;;
         'umwelt-init '*) words='--check-egress --help --version' ;;
-        'umwelt-gateway '*) words='--policy --ca-cert --ca-key --roots --audit --listen --proxy-port --socks-port --dns-port --resolver --supervised --workspace --threads --audit-size --audit-keep --help --version' ;;
+        'umwelt-gateway '*) words='--policy --ca-cert --ca-key --roots --audit --listen --proxy-port --socks-port --dns-port --resolver --supervised --workspace --threads --share-at --audit-size --audit-keep --help --version' ;;
     esac
     COMPREPLY=()
     # Other words are files, or workspaces, by -o default.

@@ -148,6 +148,7 @@ complete -c umwelt-gateway -l resolver -r
 complete -c umwelt-gateway -l supervised
 complete -c umwelt-gateway -l workspace -r
 complete -c umwelt-gateway -l threads -r
+complete -c umwelt-gateway -l share-at -r
 complete -c umwelt-gateway -l audit-size -r
 complete -c umwelt-gateway -l audit-keep -r
 complete -c umwelt-gateway -l help

@@ -1,5 +1,4 @@
-//! Address and ports -> sockets. Each worker has its own on the same ports;
-//! the kernel spreads the clients over them.
+//! Address and ports -> sockets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -11,7 +10,7 @@ use crate::gateway::dns::Bound;
 use crate::gateway::options::Options;
 use crate::gateway::proxy::socket::set_options;
 
-const BACKLOG: i32 = 1024;
+const BACKLOG: i32 = 4096;
 /// How often the kernel is asked for a port that is free for TCP and UDP.
 const TRIES: usize = 5;
 
@@ -25,20 +24,20 @@ pub(crate) struct Ready {
 
 #[derive(Debug)]
 pub(crate) struct Listeners {
-    /// HTTP and SOCKS5, for each worker.
-    pub(crate) workers: Vec<(TcpListener, TcpListener)>,
+    pub(crate) http: TcpListener,
+    pub(crate) socks: TcpListener,
     pub(crate) dns: Bound,
     pub(crate) ready: Ready,
 }
 
 impl Listeners {
     pub(crate) fn bind(options: &Options) -> Result<Listeners, GatewayError> {
-        let (http, proxy) = bind_shared(options.listen, options.proxy_port, options.threads)?;
-        let (socks, socks_address) =
-            bind_shared(options.listen, options.socks_port, options.threads)?;
+        let (http, proxy) = bind_tcp(options.listen, options.proxy_port)?;
+        let (socks, socks_address) = bind_tcp(options.listen, options.socks_port)?;
         let (dns, dns_address) = bind_dns(options.listen, options.dns_port)?;
         Ok(Listeners {
-            workers: http.into_iter().zip(socks).collect(),
+            http,
+            socks,
             dns,
             ready: Ready {
                 proxy,
@@ -49,29 +48,20 @@ impl Listeners {
     }
 }
 
-fn bind_shared(
-    address: IpAddr,
-    port: u16,
-    count: usize,
-) -> Result<(Vec<TcpListener>, SocketAddr), GatewayError> {
-    let mut bound = SocketAddr::new(address, port);
-    let failed = |bound: SocketAddr| {
-        move |source| GatewayError::Listen {
-            what: bound.to_string(),
-            source,
-        }
-    };
-    let mut listeners = Vec::new();
-    for _ in 0..count {
-        let listener = bind_tcp(bound).map_err(failed(bound))?;
-        // Port 0 is one of the kernel's choice, the same for all.
-        bound = listener.local_addr().map_err(failed(bound))?;
-        listeners.push(listener);
-    }
-    Ok((listeners, bound))
+fn bind_tcp(address: IpAddr, port: u16) -> Result<(TcpListener, SocketAddr), GatewayError> {
+    let wanted = SocketAddr::new(address, port);
+    let bound = open_tcp(wanted).and_then(|listener| {
+        // Port 0 is one of the kernel's choice.
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    });
+    bound.map_err(|source| GatewayError::Listen {
+        what: wanted.to_string(),
+        source,
+    })
 }
 
-fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+fn open_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
@@ -79,7 +69,6 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    sockopt::set_socket_reuseport(&socket, true)?;
     set_options(&socket)?;
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;

@@ -41,7 +41,8 @@ use crate::gateway::dns::Service;
 use crate::gateway::listen::Listeners;
 use crate::gateway::live::{Change, PolicyFile};
 use crate::gateway::options::{Asked, Options};
-use crate::gateway::proxy::{Mail, Place, Worker};
+use crate::gateway::proxy::balance::Loads;
+use crate::gateway::proxy::{Mail, Worker};
 use crate::gateway::shared::{Mailbox, Shared};
 use crate::gateway::supervisor::Supervisor;
 use crate::gateway::tls::authority::{Authority, CertificateError};
@@ -181,19 +182,24 @@ impl Gateway {
                 .map_err(failed)?;
         let dns = Mailbox::new(asks, dns_waker);
         let workspace = options.workspace.clone();
-        let shared = Arc::new(Shared::new(rules, leaves, upstream, audit, dns, workspace));
+        let count = options.threads;
+        let loads = Loads::new(count, options.share_at);
+        let shared = Shared::new(rules, leaves, upstream, audit, dns, workspace, loads);
+        let shared = Arc::new(shared);
         let poll = Poll::new().map_err(failed)?;
         let ended = Arc::new(Waker::new(poll.registry(), THREADS).map_err(failed)?);
+        let mut clients = Some((listeners.http, listeners.socks));
         let mut workers = Vec::new();
-        let mut threads = Vec::new();
-        for (index, pair) in listeners.workers.into_iter().enumerate() {
-            let place = Place {
-                index,
-                count: options.threads,
-            };
-            let (mail, worker) = prepare_worker(&shared, pair, place).map_err(failed)?;
+        let mut prepared = Vec::new();
+        for index in 0..count {
+            let (mail, worker) = prepare_worker(&shared, clients.take(), index).map_err(failed)?;
             workers.push(mail);
-            threads.push(spawn("worker", &ended, move || worker.run()).map_err(failed)?);
+            prepared.push(worker);
+        }
+        let mut threads = Vec::new();
+        for worker in prepared {
+            let peers = workers.clone();
+            threads.push(spawn("worker", &ended, move || worker.run(peers)).map_err(failed)?);
         }
         let (for_dns, mail) = (shared.clone(), workers.clone());
         let dns = spawn("dns", &ended, move || service.run(&for_dns, &mail)).map_err(failed)?;
@@ -365,13 +371,13 @@ fn load_leaves(options: &Options, provider: &Arc<CryptoProvider>) -> Result<Leav
 
 fn prepare_worker(
     shared: &Arc<Shared>,
-    listeners: (std::net::TcpListener, std::net::TcpListener),
-    place: Place,
+    listeners: Option<(std::net::TcpListener, std::net::TcpListener)>,
+    index: usize,
 ) -> io::Result<(Mailbox<Mail>, Worker)> {
     let poll = Poll::new()?;
     let waker = Arc::new(Waker::new(poll.registry(), Worker::MAIL)?);
     let (sender, mail) = mpsc::channel();
-    let worker = Worker::new(shared.clone(), poll, mail, listeners, place)?;
+    let worker = Worker::new(shared.clone(), poll, mail, listeners, index)?;
     Ok((Mailbox::new(sender, waker), worker))
 }
 

@@ -35,6 +35,8 @@ Options:
                            closes, the gateway ends
       --workspace SID      session id for the audit (default: the policy's)
       --threads NUMBER     workers (default: as many as there are processors)
+      --share-at PERCENT   how busy a worker is, in percent of a processor, when
+                           it has others help (default: 90)
       --audit-size BYTES   the audit is moved aside at this size
                            (default: 16777216)
       --audit-keep NUMBER  old audit files that are kept (default: 3)
@@ -59,6 +61,8 @@ pub(crate) struct Options {
     pub(crate) supervised: bool,
     pub(crate) workspace: Option<String>,
     pub(crate) threads: usize,
+    /// In percent of a processor.
+    pub(crate) share_at: u8,
 }
 
 /// What the command line asks for.
@@ -85,6 +89,7 @@ struct Given {
     supervised: bool,
     workspace: Option<String>,
     threads: Option<NonZeroUsize>,
+    share_at: Option<u8>,
     audit_size: Option<u64>,
     audit_keep: Option<u32>,
 }
@@ -116,6 +121,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Asked, Error> {
             Long("supervised") => given.supervised = true,
             Long("workspace") => given.workspace = Some(parser.value()?.string()?),
             Long("threads") => given.threads = parsed("threads", &mut parser)?,
+            Long("share-at") => given.share_at = parsed("share-at", &mut parser)?,
             Long("audit-size") => given.audit_size = parsed("audit-size", &mut parser)?,
             Long("audit-keep") => given.audit_keep = parsed("audit-keep", &mut parser)?,
             other => return Err(usage::unexpected(&other, NAME, HELP)),
@@ -176,6 +182,7 @@ impl Given {
             supervised: self.supervised,
             workspace: self.workspace,
             threads: threads.min(64),
+            share_at: self.share_at.unwrap_or(90),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! What all threads of the gateway have in common.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -9,6 +9,7 @@ use rustls::ClientConfig;
 
 use crate::gateway::audit::{Audit, Record};
 use crate::gateway::dns;
+use crate::gateway::proxy::balance::Loads;
 use crate::gateway::tls::leaf::Leaves;
 use crate::policy::decide::Rules;
 
@@ -23,6 +24,9 @@ pub(crate) struct Shared {
     pub(crate) dns: Mailbox<dns::Ask>,
     /// None of the resolvers answers.
     pub(crate) is_resolver_silent: AtomicBool,
+    pub(crate) loads: Loads,
+    /// Bytes in the buffers of all connections.
+    pub(crate) held: AtomicUsize,
 }
 
 impl Shared {
@@ -33,6 +37,7 @@ impl Shared {
         audit: Audit,
         dns: Mailbox<dns::Ask>,
         workspace: Option<String>,
+        loads: Loads,
     ) -> Shared {
         Shared {
             workspace: workspace.unwrap_or_else(|| rules.policy().workspace.clone()),
@@ -42,6 +47,8 @@ impl Shared {
             audit,
             dns,
             is_resolver_silent: AtomicBool::new(false),
+            loads,
+            held: AtomicUsize::new(0),
         }
     }
 

@@ -96,7 +96,8 @@ impl Setup {
                 "--socks-port",
                 "0",
             ])
-            .args(["--dns-port", "0", "--threads", "2"])
+            // Workers give connections to each other all the time.
+            .args(["--dns-port", "0", "--threads", "2", "--share-at", "0"])
             .args(&self.more)
             .env("UMWELT_LOG", "error")
             .stdout(Stdio::piped());

@@ -24,4 +24,5 @@ mod prober;
 mod quiet;
 mod relays;
 mod server;
+mod sharing;
 mod streams;

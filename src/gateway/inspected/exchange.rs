@@ -181,6 +181,18 @@ impl Exchange {
         self.response.is_switched()
     }
 
+    /// Its connection, if it can be moved to another worker.
+    pub(crate) fn movable(&mut self) -> Option<&mut Socket> {
+        match &mut self.server {
+            Server::Linked(link) if link.tls.is_ready() => Some(&mut link.socket),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn set_caller(&mut self, caller: Caller) {
+        self.caller = caller;
+    }
+
     /// Whether body bytes are missing that can be sent on.
     pub(crate) fn takes_body(&self) -> bool {
         self.head_sent && !self.request.body.is_done()

@@ -379,6 +379,23 @@ impl Inspection {
         }
     }
 
+    /// Whether another worker could go on with it, and its connection to the
+    /// server, if there is one.
+    pub(crate) fn movable(&mut self) -> Option<Option<&mut Socket>> {
+        match &mut self.exchange {
+            _ if self.closing || !self.tls.is_ready() => None,
+            None => Some(None),
+            Some(exchange) => exchange.movable().map(Some),
+        }
+    }
+
+    pub(crate) fn set_caller(&mut self, caller: Caller) {
+        self.caller = caller;
+        if let Some(exchange) = &mut self.exchange {
+            exchange.set_caller(caller);
+        }
+    }
+
     /// How long the present state may last without progress, and whether
     /// progress makes it longer.
     pub(crate) fn limit(&self) -> (Duration, bool) {

@@ -9,7 +9,7 @@ use mio::event::Event;
 use crate::gateway::dns::ResolveError;
 use crate::gateway::http::head::{MAX_HEAD, Scan};
 use crate::gateway::inspected::inspection::{CLOSE_LIMIT, HEAD_LIMIT, Inspection, Next};
-use crate::gateway::proxy::context::{Context, READ};
+use crate::gateway::proxy::context::{Context, Owner, READ};
 use crate::gateway::proxy::opening::{self, Hello, Turn};
 use crate::gateway::proxy::relay::Relay;
 use crate::gateway::proxy::socket::{Received, Socket};
@@ -40,6 +40,8 @@ pub(crate) struct Connection {
     limit: (Duration, bool),
     deadline: Instant,
     held: usize,
+    /// For the meter of the worker.
+    pub(crate) seen: u64,
 }
 
 impl Connection {
@@ -55,6 +57,7 @@ impl Connection {
             limit: (HEAD_LIMIT, false),
             deadline: now + HEAD_LIMIT,
             held: 0,
+            seen: 0,
         }
     }
 
@@ -220,6 +223,45 @@ impl Connection {
         };
         self.limit = (Duration::ZERO, false);
         self.go_on(next, context)
+    }
+
+    /// Both ends, if another worker could go on with it.
+    fn movable(&mut self) -> Option<(&mut Socket, Option<&mut Socket>)> {
+        let server = match &mut self.stage {
+            Stage::Inspect(inspection) => inspection.movable()?,
+            Stage::Relay(relay) => relay.movable()?,
+            _ => return None,
+        };
+        Some((&mut self.client, server))
+    }
+
+    pub(crate) fn is_movable(&mut self) -> bool {
+        self.movable().is_some()
+    }
+
+    /// Takes it out of its worker's event loop.
+    pub(crate) fn leave(&mut self, context: &mut Context) -> std::io::Result<()> {
+        let Some((client, server)) = self.movable() else {
+            return Ok(());
+        };
+        let left = context.leave(client);
+        left.and(server.map_or(Ok(()), |server| context.leave(server)))
+    }
+
+    /// Puts it into the event loop of another worker, where it has another
+    /// number.
+    pub(crate) fn enter(&mut self, caller: Caller, context: &mut Context) -> std::io::Result<()> {
+        self.caller = caller;
+        self.seen = 0;
+        if let Stage::Inspect(inspection) = &mut self.stage {
+            inspection.set_caller(caller);
+        }
+        let Some((client, server)) = self.movable() else {
+            return Ok(());
+        };
+        let entered = context.enter(client, Owner::Client(caller.connection));
+        let owner = Owner::Upstream(caller.connection);
+        entered.and(server.map_or(Ok(()), |server| context.enter(server, owner)))
     }
 
     pub(crate) fn is_still_allowed(&self, context: &Context) -> bool {

@@ -73,9 +73,12 @@ impl Slots {
         self.owners.get(slot).copied().unwrap_or(Owner::Nobody)
     }
 
+    /// Nothing happens for a socket that has no slot here.
     pub(crate) fn release(&mut self, slot: usize) {
-        self.set(slot, Owner::Nobody);
-        self.freed.push(slot);
+        if let Some(entry) = self.owners.get_mut(slot) {
+            *entry = Owner::Nobody;
+            self.freed.push(slot);
+        }
     }
 
     pub(crate) fn end_turn(&mut self) {
@@ -172,6 +175,19 @@ impl Context {
             self.slots.release(slot);
         }
         socket
+    }
+
+    /// Takes a socket out of this worker. It has no slot until it enters another.
+    pub(crate) fn leave(&mut self, socket: &mut Socket) -> std::io::Result<()> {
+        self.slots.release(socket.slot());
+        socket.leave(&self.registry)
+    }
+
+    /// Takes a socket of another worker, for `owner`. Whatever comes of it, it
+    /// has a slot then, and is to be closed here.
+    pub(crate) fn enter(&mut self, socket: &mut Socket, owner: Owner) -> std::io::Result<()> {
+        let slot = self.slots.take(owner);
+        socket.enter(slot, &self.registry)
     }
 
     /// Lets a socket go.

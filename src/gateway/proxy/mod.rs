@@ -1,6 +1,7 @@
-//! The workers: each accepts clients on the same ports, and serves its own to
-//! the end with one event loop.
+//! The workers: the first accepts clients, and each serves its own with one
+//! event loop. A busy one gives some to another.
 
+pub(crate) mod balance;
 mod connection;
 pub(crate) mod context;
 mod opening;
@@ -9,4 +10,4 @@ pub(crate) mod socket;
 pub(crate) mod socks5;
 mod worker;
 
-pub(crate) use worker::{Mail, Place, Worker};
+pub(crate) use worker::{Mail, Worker};

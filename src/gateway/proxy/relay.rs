@@ -193,6 +193,14 @@ impl Relay {
         }
     }
 
+    /// As [`super::super::inspected::inspection::Inspection::movable`].
+    pub(crate) fn movable(&mut self) -> Option<Option<&mut Socket>> {
+        match &mut self.server {
+            Server::Open(socket) => Some(Some(socket)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn limit(&self) -> (Duration, bool) {
         match &self.server {
             Server::Dialling(_) => (CONNECT_LIMIT, false),

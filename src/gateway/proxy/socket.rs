@@ -9,6 +9,9 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use rustix::net::sockopt;
 
+/// Of a socket between two event loops.
+const NO_SLOT: usize = usize::MAX;
+
 /// What came of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Received {
@@ -40,6 +43,11 @@ pub(crate) fn set_options(socket: &impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_socket_keepalive(socket, true)?)
 }
 
+fn register(stream: &mut TcpStream, slot: usize, registry: &Registry) -> io::Result<()> {
+    let both = Interest::READABLE | Interest::WRITABLE;
+    registry.register(stream, Token(slot), both)
+}
+
 impl Socket {
     /// `stream` has the options of `set_options`.
     pub(crate) fn new(
@@ -47,11 +55,7 @@ impl Socket {
         slot: usize,
         registry: &Registry,
     ) -> io::Result<Socket> {
-        registry.register(
-            &mut stream,
-            Token(slot),
-            Interest::READABLE | Interest::WRITABLE,
-        )?;
+        register(&mut stream, slot, registry)?;
         Ok(Socket {
             stream,
             slot,
@@ -67,6 +71,20 @@ impl Socket {
 
     pub(crate) fn slot(&self) -> usize {
         self.slot
+    }
+
+    /// Takes it out of one event loop. It has no slot then.
+    pub(crate) fn leave(&mut self, registry: &Registry) -> io::Result<()> {
+        self.slot = NO_SLOT;
+        registry.deregister(&mut self.stream)
+    }
+
+    /// Puts it into another one, which tells anew what can be done.
+    pub(crate) fn enter(&mut self, slot: usize, registry: &Registry) -> io::Result<()> {
+        self.slot = slot;
+        self.readable = true;
+        self.writable = true;
+        register(&mut self.stream, slot, registry)
     }
 
     pub(crate) fn note(&mut self, event: &Event) {

@@ -4,17 +4,19 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, TcpListener as StdListener};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use mio::net::TcpListener;
+use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 
 use crate::gateway::dns::ResolveError;
 use crate::gateway::inspected::inspection::Next;
+use crate::gateway::proxy::balance::Meter;
 use crate::gateway::proxy::connection::Connection;
 use crate::gateway::proxy::context::{Context, Owner};
-use crate::gateway::shared::Shared;
+use crate::gateway::shared::{Mailbox, Shared};
 use crate::gateway::upstream::dial::Caller;
 use crate::gateway::upstream::pool;
 
@@ -25,15 +27,10 @@ const MAX_CONNECTIONS: usize = 32 << 10;
 const ACCEPTS: usize = 64;
 /// How often deadlines are looked at, while there are any.
 const SWEEP: Duration = Duration::from_secs(1);
+/// Why one is closed that was open before a change of the policy.
+const NOT_ALLOWED: &str = "the policy does not allow it any more";
 /// Bytes that all connections of all workers may hold.
 const MAX_HELD: usize = 128 << 20;
-
-/// Which worker this is, of how many.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
-    pub(crate) index: usize,
-    pub(crate) count: usize,
-}
 
 /// What other threads tell a worker.
 #[derive(Debug)]
@@ -42,6 +39,13 @@ pub(crate) enum Mail {
         caller: Caller,
         answer: Result<Vec<IpAddr>, ResolveError>,
     },
+    /// A client that was accepted elsewhere.
+    Accepted {
+        stream: TcpStream,
+        is_socks: bool,
+    },
+    /// One of another worker, with all that it has.
+    Moved(Box<Connection>),
     PolicyChanged,
     Stop,
 }
@@ -60,8 +64,11 @@ pub(crate) struct Worker {
     poll: Poll,
     context: Context,
     mail: Receiver<Mail>,
-    http: TcpListener,
-    socks: TcpListener,
+    /// For HTTP and for SOCKS5; of the first worker.
+    listeners: Option<(TcpListener, TcpListener)>,
+    /// All workers, this one too.
+    peers: Vec<Mailbox<Mail>>,
+    meter: Meter,
     connections: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
     count: usize,
@@ -71,8 +78,6 @@ pub(crate) struct Worker {
     http_due: Due,
     socks_due: Due,
     next_sweep: Instant,
-    held: usize,
-    max_held: usize,
     /// Of connections that could not be taken, since there were none.
     warned: bool,
     stopping: bool,
@@ -86,10 +91,10 @@ impl Worker {
         shared: Arc<Shared>,
         poll: Poll,
         mail: Receiver<Mail>,
-        listeners: (StdListener, StdListener),
-        place: Place,
+        listeners: Option<(StdListener, StdListener)>,
+        index: usize,
     ) -> io::Result<Worker> {
-        let mut context = Context::new(shared, poll.registry().try_clone()?, place.index);
+        let mut context = Context::new(shared, poll.registry().try_clone()?, index);
         let mail_slot = context.slots.take(Owner::Mail);
         debug_assert_eq!(Token(mail_slot), Worker::MAIL);
         let mut listen = |listener, owner| {
@@ -99,15 +104,21 @@ impl Worker {
                 .register(&mut listener, Token(slot), Interest::READABLE)?;
             io::Result::Ok(listener)
         };
-        let http = listen(listeners.0, Owner::HttpListener)?;
-        let socks = listen(listeners.1, Owner::SocksListener)?;
+        let listeners = match listeners {
+            Some((http, socks)) => Some((
+                listen(http, Owner::HttpListener)?,
+                listen(socks, Owner::SocksListener)?,
+            )),
+            None => None,
+        };
         Ok(Worker {
             poll,
+            meter: Meter::new(index, context.now),
+            peers: Vec::new(),
             next_sweep: context.now + SWEEP,
             context,
             mail,
-            http,
-            socks,
+            listeners,
             connections: Vec::new(),
             free: Vec::new(),
             count: 0,
@@ -115,15 +126,14 @@ impl Worker {
             again: VecDeque::new(),
             http_due: Due::Now,
             socks_due: Due::Now,
-            held: 0,
-            max_held: MAX_HELD / place.count.max(1),
             warned: false,
             stopping: false,
         })
     }
 
-    /// Serves until it is told to stop.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    /// Serves until it is told to stop; `peers` are all workers.
+    pub(crate) fn run(mut self, peers: Vec<Mailbox<Mail>>) -> io::Result<()> {
+        self.peers = peers;
         let mut events = Events::with_capacity(EVENTS);
         while !self.stopping {
             match self.poll.poll(&mut events, self.timeout()) {
@@ -141,6 +151,7 @@ impl Worker {
                 self.sweep();
             }
             self.context.end_turn();
+            self.share();
         }
         self.end_all();
         Ok(())
@@ -168,6 +179,8 @@ impl Worker {
                         }
                     });
                 }
+                Ok(Mail::Accepted { stream, is_socks }) => self.add(stream, is_socks),
+                Ok(Mail::Moved(connection)) => self.take_moved(connection),
                 Ok(Mail::PolicyChanged) => self.change_policy(),
                 Ok(Mail::Stop) | Err(TryRecvError::Disconnected) => {
                     self.stopping = true;
@@ -190,7 +203,7 @@ impl Worker {
                 _ => true,
             };
             if !is_allowed {
-                self.remove(index, Some("the policy does not allow it any more"));
+                self.remove(index, Some(NOT_ALLOWED));
             }
         }
     }
@@ -218,13 +231,13 @@ impl Worker {
         let Some(Some(connection)) = self.connections.get_mut(index) else {
             return;
         };
+        self.meter.note(index, &mut connection.seen);
         let before = connection.held();
         let next = act(connection, &mut self.context);
         let after = connection.held();
-        self.held = (self.held + after).saturating_sub(before);
         match next {
             // The others have a right to room, too.
-            _ if self.held > self.max_held && after > before => {
+            _ if self.holds_too_much(before, after) => {
                 self.remove(index, Some("the gateway is out of memory for buffers"));
             }
             Next::Wait | Next::Linger => {}
@@ -233,14 +246,31 @@ impl Worker {
         }
     }
 
+    /// Counts what a connection holds, and whether it took more than there is.
+    fn holds_too_much(&self, before: usize, after: usize) -> bool {
+        let held = &self.context.shared.held;
+        match after.checked_sub(before) {
+            None => {
+                held.fetch_sub(before - after, Ordering::Relaxed);
+                false
+            }
+            Some(0) => false,
+            Some(more) => held.fetch_add(more, Ordering::Relaxed) + more > MAX_HELD,
+        }
+    }
+
     fn remove(&mut self, index: usize, why: Option<&str>) {
         if let Some(connection) = self.connections.get_mut(index).and_then(Option::take) {
-            self.held = self.held.saturating_sub(connection.held());
-            self.count -= 1;
-            self.warned &= self.count > 0;
-            self.free.push(index);
+            self.forget(index, connection.held());
             connection.end(why, &mut self.context);
         }
+    }
+
+    fn forget(&mut self, index: usize, held: usize) {
+        self.context.shared.held.fetch_sub(held, Ordering::Relaxed);
+        self.count -= 1;
+        self.warned &= self.count > 0;
+        self.free.push(index);
     }
 
     fn go_on(&mut self) {
@@ -262,12 +292,18 @@ impl Worker {
 
     /// When to accept again.
     fn accept_from(&mut self, is_socks: bool) -> Due {
+        let Some((http, socks)) = self.listeners.take() else {
+            return Due::OnEvent;
+        };
+        let due = self.accept_some(if is_socks { &socks } else { &http }, is_socks);
+        self.listeners = Some((http, socks));
+        due
+    }
+
+    fn accept_some(&mut self, listener: &TcpListener, is_socks: bool) -> Due {
         for _ in 0..ACCEPTS {
-            let listener = if is_socks { &self.socks } else { &self.http };
             match listener.accept() {
-                Ok((stream, _)) if self.count < MAX_CONNECTIONS => self.add(stream, is_socks),
-                // Dropped; there is no room to say more.
-                Ok(_) => {}
+                Ok((stream, _)) => self.place(stream, is_socks),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Due::OnEvent,
                 Err(error) => {
                     self.warn(&error);
@@ -278,7 +314,22 @@ impl Worker {
         Due::Now
     }
 
-    fn add(&mut self, stream: mio::net::TcpStream, is_socks: bool) {
+    /// Serves a new client here, or has a worker do it that has more time.
+    fn place(&mut self, stream: TcpStream, is_socks: bool) {
+        let helper = self
+            .meter
+            .helper(&self.context.shared.loads, self.context.now);
+        match helper.and_then(|helper| self.peers.get(helper)) {
+            Some(peer) => peer.send(Mail::Accepted { stream, is_socks }),
+            None => self.add(stream, is_socks),
+        }
+    }
+
+    fn add(&mut self, stream: TcpStream, is_socks: bool) {
+        if self.count >= MAX_CONNECTIONS {
+            // Dropped; there is no room to say more.
+            return;
+        }
         let index = self.free.pop().unwrap_or(self.connections.len());
         let socket = match self.context.adopt(stream, Owner::Client(index)) {
             Ok(socket) => socket,
@@ -288,18 +339,74 @@ impl Worker {
                 return;
             }
         };
-        self.serial += 1;
-        let caller = Caller {
-            connection: index,
-            serial: self.serial,
-        };
+        let caller = self.next_caller(index);
         let connection = Connection::new(socket, is_socks, caller, self.context.now);
+        self.insert(index, Box::new(connection));
+        self.with(index, Connection::drive);
+    }
+
+    fn next_caller(&mut self, connection: usize) -> Caller {
+        self.serial += 1;
+        Caller {
+            connection,
+            serial: self.serial,
+        }
+    }
+
+    fn insert(&mut self, index: usize, connection: Box<Connection>) {
         match self.connections.get_mut(index) {
-            Some(entry) => *entry = Some(Box::new(connection)),
-            None => self.connections.push(Some(Box::new(connection))),
+            Some(entry) => *entry = Some(connection),
+            None => self.connections.push(Some(connection)),
         }
         self.count += 1;
-        self.with(index, Connection::drive);
+    }
+
+    /// Looks at the load, and gives a connection away if there is too much.
+    fn share(&mut self) {
+        // The time that the turn has taken counts.
+        let shared = &self.context.shared;
+        let Some((index, helper)) = self.meter.look(&shared.loads, Instant::now()) else {
+            return;
+        };
+        let Some(peer) = self.peers.get(helper).cloned() else {
+            return;
+        };
+        let Some(entry) = self.connections.get_mut(index) else {
+            return;
+        };
+        let Some(mut connection) = entry.take_if(|connection| connection.is_movable()) else {
+            return;
+        };
+        self.forget(index, connection.held());
+        match connection.leave(&mut self.context) {
+            Ok(()) => peer.send(Mail::Moved(connection)),
+            Err(error) => {
+                log::warn!("a connection cannot be moved, so it ends: {error}");
+                connection.end(
+                    Some("the gateway could not go on with it"),
+                    &mut self.context,
+                );
+            }
+        }
+    }
+
+    fn take_moved(&mut self, mut connection: Box<Connection>) {
+        let index = self.free.pop().unwrap_or(self.connections.len());
+        let caller = self.next_caller(index);
+        let entered = connection.enter(caller, &mut self.context);
+        let is_allowed = connection.is_still_allowed(&self.context);
+        let held = connection.held();
+        self.context.shared.held.fetch_add(held, Ordering::Relaxed);
+        self.insert(index, connection);
+        match entered {
+            Err(error) => {
+                log::warn!("a connection cannot be moved, so it ends: {error}");
+                self.remove(index, Some("the gateway could not go on with it"));
+            }
+            // The policy may have changed on the way.
+            Ok(()) if !is_allowed => self.remove(index, Some(NOT_ALLOWED)),
+            Ok(()) => self.with(index, Connection::drive),
+        }
     }
 
     /// Once in a while: whoever opens connections could fill the log.
@@ -329,6 +436,11 @@ impl Worker {
     }
 
     fn end_all(&mut self) {
+        while let Ok(mail) = self.mail.try_recv() {
+            if let Mail::Moved(connection) = mail {
+                self.take_moved(connection);
+            }
+        }
         for index in 0..self.connections.len() {
             self.remove(index, Some("the gateway has ended"));
         }
