@@ -245,7 +245,8 @@ impl Connection {
             return Ok(());
         };
         let left = context.leave(client);
-        left.and(server.map_or(Ok(()), |server| context.leave(server)))
+        let server = server.map_or(Ok(()), |server| context.leave(server));
+        left.and(server)
     }
 
     /// Puts it into the event loop of another worker, where it has another
@@ -261,7 +262,8 @@ impl Connection {
         };
         let entered = context.enter(client, Owner::Client(caller.connection));
         let owner = Owner::Upstream(caller.connection);
-        entered.and(server.map_or(Ok(()), |server| context.enter(server, owner)))
+        let server = server.map_or(Ok(()), |server| context.enter(server, owner));
+        entered.and(server)
     }
 
     pub(crate) fn is_still_allowed(&self, context: &Context) -> bool {
