@@ -7,25 +7,13 @@
 set -euo pipefail
 
 repo=$(dirname "$(dirname "$(readlink -f "$0")")")
+# shellcheck source=tests/check.bash
+. "$repo/tests/check.bash"
 binary=$1
 output=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 names=(umwelt-mcp umwelt-run umwelt-ctl umwelt-nft-hook umwelt-install umwelt-init umwelt-gateway)
-failed=0
-
-# check NAME COMMAND…
-check() {
-    local name=$1 said
-    shift
-    if said=$("$@" 2>&1); then
-        echo "ok $name"
-    else
-        echo "not ok $name"
-        printf '%s\n' "$said" | sed 's/^/    /'
-        failed=1
-    fi
-}
 
 # Prints nothing, and does not fail.
 silent() {

@@ -5,8 +5,9 @@
 set -euo pipefail
 
 repo=$(dirname "$(dirname "$(readlink -f "$0")")")
+# shellcheck source=tests/check.bash
+. "$repo/tests/check.bash"
 work=$(mktemp -d)
-failed=0
 
 clean_up() {
     [[ -z ${machine-} ]] || kill "$machine" 2>/dev/null || true
@@ -14,19 +15,6 @@ clean_up() {
     rm -rf "$work"
 }
 trap clean_up EXIT
-
-# check NAME COMMAND…
-check() {
-    local name=$1 said
-    shift
-    if said=$("$@" 2>&1); then
-        echo "ok $name"
-    else
-        echo "not ok $name"
-        printf '%s\n' "$said" | sed 's/^/    /'
-        failed=1
-    fi
-}
 
 # Prints its usage and nothing that is no part of it.
 explains() {

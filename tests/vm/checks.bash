@@ -3,25 +3,13 @@
 # "ok NAME" or "not ok NAME" for each check, and undo what they did.
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# shellcheck source=tests/check.bash
+. "$here/../check.bash"
 # Where scripts/test puts it, else what scripts/vm has installed.
 binary=${UMWELT_BINARY-$here/../../umwelt}
 [[ -x $binary ]] || binary=/home/dev/.local/lib/umwelt/umwelt
-failed=0
 
 ((EUID == 0)) || { echo 'not ok: this must run as root, in the machine'; exit 1; }
-
-# check NAME COMMAND…: the command must succeed; what it prints is shown if it does not.
-check() {
-    local name=$1 output
-    shift
-    if output=$("$@" 2>&1); then
-        echo "ok $name"
-    else
-        echo "not ok $name"
-        printf '%s\n' "$output" | sed 's/^/    /'
-        failed=1
-    fi
-}
 
 # The text $said holds each of the words, and the status $status is the first argument.
 said() {
