@@ -56,7 +56,7 @@ const BACKSTOP: Duration = Duration::from_secs(2);
 /// The same where there are no events.
 const WITHOUT_EVENTS: Duration = Duration::from_millis(500);
 /// How long open connections have to be recorded at the end.
-const LAST_WORDS: Duration = Duration::from_millis(700);
+const LAST_WORDS: Duration = Duration::from_secs(3);
 
 const SIGNALS: Token = Token(0);
 const POLICY: Token = Token(1);
