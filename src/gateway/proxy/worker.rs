@@ -150,8 +150,8 @@ impl Worker {
             if self.context.now >= self.next_sweep {
                 self.sweep();
             }
-            self.context.end_turn();
             self.share();
+            self.context.end_turn();
         }
         self.end_all();
         Ok(())
