@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, TcpListener as StdListener};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
@@ -131,8 +131,9 @@ impl Worker {
         })
     }
 
-    /// Serves until it is told to stop; `peers` are all workers.
-    pub(crate) fn run(mut self, peers: Vec<Mailbox<Mail>>) -> io::Result<()> {
+    /// Serves until it is told to stop; `peers` are all workers, which meet at
+    /// `end`.
+    pub(crate) fn run(mut self, peers: Vec<Mailbox<Mail>>, end: &Barrier) -> io::Result<()> {
         self.peers = peers;
         let mut events = Events::with_capacity(EVENTS);
         while !self.stopping {
@@ -151,8 +152,15 @@ impl Worker {
                 self.sweep();
             }
             self.context.end_turn();
-            self.share();
+            // Who was told to stop keeps what it has: the others may be gone.
+            if !self.stopping {
+                self.share();
+            }
         }
+        self.end_all();
+        end.wait();
+        // What was on its way here when this one was told; nobody gives any more.
+        self.take_last_mail();
         self.end_all();
         Ok(())
     }
@@ -435,12 +443,15 @@ impl Worker {
         }
     }
 
-    fn end_all(&mut self) {
+    fn take_last_mail(&mut self) {
         while let Ok(mail) = self.mail.try_recv() {
             if let Mail::Moved(connection) = mail {
                 self.take_moved(connection);
             }
         }
+    }
+
+    fn end_all(&mut self) {
         for index in 0..self.connections.len() {
             self.remove(index, Some("the gateway has ended"));
         }
