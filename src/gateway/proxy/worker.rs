@@ -74,7 +74,7 @@ pub(crate) struct Worker {
     count: usize,
     serial: u64,
     /// Those with more to do at once.
-    again: VecDeque<usize>,
+    again: VecDeque<Caller>,
     http_due: Due,
     socks_due: Due,
     next_sweep: Instant,
@@ -180,7 +180,7 @@ impl Worker {
             match self.mail.try_recv() {
                 Ok(Mail::Resolved { caller, answer }) => {
                     self.with(caller.connection, |connection, context| {
-                        match connection.serial() == caller.serial {
+                        match connection.caller() == caller {
                             true => connection.resolved(answer, context),
                             // It was for somebody who is gone.
                             false => Next::Wait,
@@ -249,7 +249,7 @@ impl Worker {
                 self.remove(index, Some("the gateway is out of memory for buffers"));
             }
             Next::Wait | Next::Linger => {}
-            Next::Again => self.again.push_back(index),
+            Next::Again => self.queue(index),
             Next::Close => self.remove(index, None),
         }
     }
@@ -281,11 +281,30 @@ impl Worker {
         self.free.push(index);
     }
 
+    /// Once, however many events it has had: the others have their turn, too.
+    fn queue(&mut self, index: usize) {
+        if let Some(Some(connection)) = self.connections.get_mut(index)
+            && !std::mem::replace(&mut connection.queued, true)
+        {
+            self.again.push_back(connection.caller());
+        }
+    }
+
     fn go_on(&mut self) {
         for _ in 0..self.again.len() {
-            if let Some(index) = self.again.pop_front() {
-                self.with(index, Connection::drive);
-            }
+            let Some(caller) = self.again.pop_front() else {
+                return;
+            };
+            self.with(caller.connection, |connection, context| {
+                match connection.caller() == caller {
+                    true => {
+                        connection.queued = false;
+                        connection.drive(context)
+                    }
+                    // It has moved, and this is its successor.
+                    false => Next::Wait,
+                }
+            });
         }
     }
 
