@@ -347,8 +347,11 @@ impl Worker {
             .meter
             .helper(&self.context.shared.loads, self.context.now);
         match helper.and_then(|helper| self.peers.get(helper)) {
-            Some(peer) => peer.send(Mail::Accepted { stream, is_socks }),
-            None => self.add(stream, is_socks),
+            // One that waits for its worker has a descriptor, too.
+            Some(peer) if self.context.has_room(&stream) => {
+                peer.send(Mail::Accepted { stream, is_socks });
+            }
+            _ => self.add(stream, is_socks),
         }
     }
 
