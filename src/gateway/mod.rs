@@ -24,9 +24,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
+use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -196,10 +196,12 @@ impl Gateway {
             workers.push(mail);
             prepared.push(worker);
         }
+        let end = Arc::new(Barrier::new(count));
         let mut threads = Vec::new();
         for worker in prepared {
-            let peers = workers.clone();
-            threads.push(spawn("worker", &ended, move || worker.run(peers)).map_err(failed)?);
+            let (peers, end) = (workers.clone(), end.clone());
+            let run = move || worker.run(peers, &end);
+            threads.push(spawn("worker", &ended, run).map_err(failed)?);
         }
         let (for_dns, mail) = (shared.clone(), workers.clone());
         let dns = spawn("dns", &ended, move || service.run(&for_dns, &mail)).map_err(failed)?;

@@ -100,15 +100,15 @@ fn connect_to_what_no_rule_names_is_refused_at_once() {
 
 #[test]
 fn connections_to_the_server_are_used_again() {
-    let (gateway, server) = echo(|port| vec![https("a.example.org", port, &["*"])]);
+    let mut setup = Setup::new();
+    // A connection that moves takes the one to the server along.
+    setup.more = ["--share-at", "101"].map(str::to_owned).to_vec();
+    let server = Server::echo(&setup.pki);
+    let gateway = setup.start(&policy(&[https("a.example.org", server.port, &["*"])], &[]));
     for _ in 0..20 {
         assert_eq!(get(&gateway, "a.example.org", server.port, "/").status, 200);
     }
-    assert!(
-        server.connections() <= 2,
-        "{} connections, one a worker at most",
-        server.connections()
-    );
+    assert_eq!(server.connections(), 1);
 }
 
 #[test]
@@ -155,8 +155,9 @@ fn many_clients_at_once_get_their_own_answers() {
             });
         }
     });
+    // Of 480 requests that reach it; those that move leave a worker without.
     assert!(
-        server.connections() <= 16,
+        server.connections() <= 60,
         "{} connections",
         server.connections()
     );

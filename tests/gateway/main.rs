@@ -18,6 +18,7 @@ mod fuzz;
 mod gateway;
 mod inspected;
 mod live;
+mod moves;
 mod names;
 mod node;
 mod prober;

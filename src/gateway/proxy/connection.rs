@@ -42,6 +42,8 @@ pub(crate) struct Connection {
     held: usize,
     /// For the meter of the worker.
     pub(crate) seen: u64,
+    /// It is among those of its worker that have more to do.
+    pub(crate) queued: bool,
 }
 
 impl Connection {
@@ -58,11 +60,12 @@ impl Connection {
             deadline: now + HEAD_LIMIT,
             held: 0,
             seen: 0,
+            queued: false,
         }
     }
 
-    pub(crate) fn serial(&self) -> u64 {
-        self.caller.serial
+    pub(crate) fn caller(&self) -> Caller {
+        self.caller
     }
 
     pub(crate) fn deadline(&self) -> Instant {
@@ -254,6 +257,7 @@ impl Connection {
     pub(crate) fn enter(&mut self, caller: Caller, context: &mut Context) -> std::io::Result<()> {
         self.caller = caller;
         self.seen = 0;
+        self.queued = false;
         if let Stage::Inspect(inspection) = &mut self.stage {
             inspection.set_caller(caller);
         }

@@ -163,10 +163,15 @@ impl Context {
         buffer.capacity()
     }
 
+    /// Whether a descriptor is left for others beside that of `stream`.
+    pub(crate) fn has_room(&self, stream: &TcpStream) -> bool {
+        // The kernel gives out the lowest number that is free.
+        stream.as_raw_fd() < self.fd_limit
+    }
+
     /// Registers a stream for `owner`.
     pub(crate) fn adopt(&mut self, stream: TcpStream, owner: Owner) -> std::io::Result<Socket> {
-        // The kernel gives out the lowest number that is free.
-        if stream.as_raw_fd() >= self.fd_limit {
+        if !self.has_room(&stream) {
             return Err(Errno::MFILE.into());
         }
         let slot = self.slots.take(owner);

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, TcpListener as StdListener};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
@@ -74,7 +74,7 @@ pub(crate) struct Worker {
     count: usize,
     serial: u64,
     /// Those with more to do at once.
-    again: VecDeque<usize>,
+    again: VecDeque<Caller>,
     http_due: Due,
     socks_due: Due,
     next_sweep: Instant,
@@ -131,8 +131,9 @@ impl Worker {
         })
     }
 
-    /// Serves until it is told to stop; `peers` are all workers.
-    pub(crate) fn run(mut self, peers: Vec<Mailbox<Mail>>) -> io::Result<()> {
+    /// Serves until it is told to stop; `peers` are all workers, which meet at
+    /// `end`.
+    pub(crate) fn run(mut self, peers: Vec<Mailbox<Mail>>, end: &Barrier) -> io::Result<()> {
         self.peers = peers;
         let mut events = Events::with_capacity(EVENTS);
         while !self.stopping {
@@ -150,9 +151,16 @@ impl Worker {
             if self.context.now >= self.next_sweep {
                 self.sweep();
             }
-            self.share();
             self.context.end_turn();
+            // Who was told to stop keeps what it has: the others may be gone.
+            if !self.stopping {
+                self.share();
+            }
         }
+        self.end_all();
+        end.wait();
+        // What was on its way here when this one was told; nobody gives any more.
+        self.take_last_mail();
         self.end_all();
         Ok(())
     }
@@ -172,7 +180,7 @@ impl Worker {
             match self.mail.try_recv() {
                 Ok(Mail::Resolved { caller, answer }) => {
                     self.with(caller.connection, |connection, context| {
-                        match connection.serial() == caller.serial {
+                        match connection.caller() == caller {
                             true => connection.resolved(answer, context),
                             // It was for somebody who is gone.
                             false => Next::Wait,
@@ -241,7 +249,7 @@ impl Worker {
                 self.remove(index, Some("the gateway is out of memory for buffers"));
             }
             Next::Wait | Next::Linger => {}
-            Next::Again => self.again.push_back(index),
+            Next::Again => self.queue(index),
             Next::Close => self.remove(index, None),
         }
     }
@@ -273,11 +281,30 @@ impl Worker {
         self.free.push(index);
     }
 
+    /// Once, however many events it has had: the others have their turn, too.
+    fn queue(&mut self, index: usize) {
+        if let Some(Some(connection)) = self.connections.get_mut(index)
+            && !std::mem::replace(&mut connection.queued, true)
+        {
+            self.again.push_back(connection.caller());
+        }
+    }
+
     fn go_on(&mut self) {
         for _ in 0..self.again.len() {
-            if let Some(index) = self.again.pop_front() {
-                self.with(index, Connection::drive);
-            }
+            let Some(caller) = self.again.pop_front() else {
+                return;
+            };
+            self.with(caller.connection, |connection, context| {
+                match connection.caller() == caller {
+                    true => {
+                        connection.queued = false;
+                        connection.drive(context)
+                    }
+                    // It has moved, and this is its successor.
+                    false => Next::Wait,
+                }
+            });
         }
     }
 
@@ -320,8 +347,11 @@ impl Worker {
             .meter
             .helper(&self.context.shared.loads, self.context.now);
         match helper.and_then(|helper| self.peers.get(helper)) {
-            Some(peer) => peer.send(Mail::Accepted { stream, is_socks }),
-            None => self.add(stream, is_socks),
+            // One that waits for its worker has a descriptor, too.
+            Some(peer) if self.context.has_room(&stream) => {
+                peer.send(Mail::Accepted { stream, is_socks });
+            }
+            _ => self.add(stream, is_socks),
         }
     }
 
@@ -435,12 +465,15 @@ impl Worker {
         }
     }
 
-    fn end_all(&mut self) {
+    fn take_last_mail(&mut self) {
         while let Ok(mail) = self.mail.try_recv() {
             if let Mail::Moved(connection) = mail {
                 self.take_moved(connection);
             }
         }
+    }
+
+    fn end_all(&mut self) {
         for index in 0..self.connections.len() {
             self.remove(index, Some("the gateway has ended"));
         }

@@ -23,7 +23,7 @@ pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(6);
 const MAX_ADDRESSES: usize = 4;
 
 /// Who is dialling, so that answers find back.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Caller {
     pub(crate) connection: usize,
     /// Tells successive owners of a number apart.
