@@ -15,7 +15,8 @@ use crate::policy::decide::Rules;
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    rules: RwLock<Arc<Rules>>,
+    /// With a number that grows with each new policy.
+    rules: RwLock<(Arc<Rules>, u64)>,
     pub(crate) leaves: Leaves,
     pub(crate) upstream: Arc<ClientConfig>,
     pub(crate) audit: Audit,
@@ -41,7 +42,7 @@ impl Shared {
     ) -> Shared {
         Shared {
             workspace: workspace.unwrap_or_else(|| rules.policy().workspace.clone()),
-            rules: RwLock::new(Arc::new(rules)),
+            rules: RwLock::new((Arc::new(rules), 0)),
             leaves,
             upstream: Arc::new(upstream),
             audit,
@@ -52,7 +53,8 @@ impl Shared {
         }
     }
 
-    pub(crate) fn rules(&self) -> Arc<Rules> {
+    /// The policy, and which one it is.
+    pub(crate) fn rules(&self) -> (Arc<Rules>, u64) {
         // What a panicking thread has left there is a whole policy.
         self.rules
             .read()
@@ -61,7 +63,8 @@ impl Shared {
     }
 
     pub(crate) fn replace_rules(&self, rules: Rules) {
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        let mut present = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        *present = (Arc::new(rules), present.1 + 1);
     }
 
     /// A record of the gateway itself, written at once.

@@ -227,7 +227,7 @@ impl Service {
     /// The answer, if it is there at once.
     fn take_question(&mut self, message: &[u8], shared: &Shared, way: Way) -> Option<Vec<u8>> {
         let over_udp = matches!(way, Way::Udp(_));
-        let rules = shared.rules();
+        let (rules, _) = shared.rules();
         match server::judge(message, &rules, over_udp) {
             Verdict::Ignore => None,
             Verdict::Answer(answer, denied) => {

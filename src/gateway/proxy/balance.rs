@@ -4,7 +4,7 @@
 //! the next one helps. Spread over all from the start, the same work costs more:
 //! each wakes for a single event, on a processor that client and server need.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -13,45 +13,64 @@ use rustix::time::{ClockId, clock_gettime};
 const WINDOW: Duration = Duration::from_millis(20);
 /// Thousandths of a processor: up to here a worker can help another.
 const FREE: u64 = 600;
-/// What was told longer ago was told by one that sleeps now.
+/// Milliseconds after which a load holds no more: it is told at the end of a turn.
 const STALE: u64 = 100;
 
-/// What each worker has told last: milliseconds since the start, and its load.
+/// What is known of the load of each worker.
 #[derive(Debug)]
 pub(crate) struct Loads {
     began: Instant,
     /// From here on a worker wants help.
     full: u64,
-    told: Vec<AtomicU64>,
+    told: Vec<Told>,
+}
+
+/// Of one worker.
+#[derive(Debug)]
+struct Told {
+    /// Milliseconds since the start when it was told, above 16 bits of load.
+    packed: AtomicU64,
+    /// It waits for something to happen.
+    asleep: AtomicBool,
 }
 
 impl Loads {
     /// `full` is in percent of a processor.
     pub(crate) fn new(count: usize, full: u8) -> Loads {
+        let told = || Told {
+            packed: AtomicU64::new(0),
+            asleep: AtomicBool::new(true),
+        };
         Loads {
             began: Instant::now(),
             full: u64::from(full) * 10,
-            told: (0..count).map(|_| AtomicU64::new(0)).collect(),
+            told: (0..count).map(|_| told()).collect(),
+        }
+    }
+
+    pub(crate) fn set_asleep(&self, worker: usize, asleep: bool) {
+        if let Some(told) = self.told.get(worker) {
+            told.asleep.store(asleep, Ordering::Relaxed);
         }
     }
 
     fn tell(&self, worker: usize, load: u64, now: Instant) {
         if let Some(told) = self.told.get(worker) {
-            told.store(self.since_start(now) << 16 | load, Ordering::Relaxed);
+            let packed = self.since_start(now) << 16 | load;
+            told.packed.store(packed, Ordering::Relaxed);
         }
     }
 
-    /// The least busy of the others, if it has time.
-    fn helper(&self, worker: usize, now: Instant) -> Option<usize> {
+    /// The others that have time, the least busy first.
+    fn helpers(&self, worker: usize, now: Instant) -> Vec<usize> {
         let now = self.since_start(now);
         let others = self.told.iter().enumerate();
-        let loads = others.map(|(other, told)| {
-            let told = told.load(Ordering::Relaxed);
-            let is_stale = (told >> 16) + STALE < now;
-            (if is_stale { 0 } else { told & 0xffff }, other)
-        });
-        let (load, other) = loads.filter(|(_, other)| *other != worker).min()?;
-        (load <= FREE).then_some(other)
+        let loads = others.map(|(other, told)| (told.load(now), other));
+        let mut free: Vec<(u64, usize)> = loads
+            .filter(|(load, other)| *other != worker && *load <= FREE)
+            .collect();
+        free.sort_unstable();
+        free.into_iter().map(|(_, other)| other).collect()
     }
 
     fn since_start(&self, now: Instant) -> u64 {
@@ -60,7 +79,20 @@ impl Loads {
     }
 }
 
-/// Of one worker.
+impl Told {
+    fn load(&self, now: u64) -> u64 {
+        let packed = self.packed.load(Ordering::Relaxed);
+        let is_old = (packed >> 16) + STALE < now;
+        // One that is awake all the time has a long turn, and no time at all.
+        match is_old && self.asleep.load(Ordering::Relaxed) {
+            true => 0,
+            false if is_old => u64::MAX,
+            false => packed & 0xffff,
+        }
+    }
+}
+
+/// Measures the load of one worker.
 #[derive(Debug)]
 pub(crate) struct Meter {
     worker: usize,
@@ -68,12 +100,13 @@ pub(crate) struct Meter {
     /// Time on a processor until then.
     used: Duration,
     is_full: bool,
-    /// The last new client was one to be given away.
-    helped: bool,
+    /// New clients since this worker is full.
+    clients: usize,
     /// Connections that did something in this window.
     active: usize,
     number: u64,
-    last: usize,
+    /// The one of them that was the last to become active.
+    newest: usize,
 }
 
 impl Meter {
@@ -83,10 +116,10 @@ impl Meter {
             window: now,
             used: Duration::ZERO,
             is_full: false,
-            helped: false,
+            clients: 0,
             active: 0,
             number: 1,
-            last: 0,
+            newest: 0,
         }
     }
 
@@ -94,21 +127,23 @@ impl Meter {
     pub(crate) fn note(&mut self, index: usize, seen: &mut u64) {
         if std::mem::replace(seen, self.number) != self.number {
             self.active += 1;
-            self.last = index;
+            self.newest = index;
         }
     }
 
-    /// Who takes a new client, if not this worker: every other one is given away.
-    pub(crate) fn helper(&mut self, loads: &Loads, now: Instant) -> Option<usize> {
+    /// Who takes a new client, if not this worker: all that have time, by turns.
+    pub(crate) fn taker(&mut self, loads: &Loads, now: Instant) -> Option<usize> {
         if !self.is_full {
             return None;
         }
-        self.helped = !self.helped;
-        loads.helper(self.worker, now).filter(|_| self.helped)
+        let helpers = loads.helpers(self.worker, now);
+        self.clients = self.clients.wrapping_add(1);
+        // This worker has its turn, too.
+        helpers.get(self.clients % (helpers.len() + 1)).copied()
     }
 
-    /// At the end of a turn. A connection to be given away, and to whom.
-    pub(crate) fn look(&mut self, loads: &Loads, now: Instant) -> Option<(usize, usize)> {
+    /// At the end of a turn, and once in a while of a window: a connection to be given away, and to whom.
+    pub(crate) fn end_window(&mut self, loads: &Loads, now: Instant) -> Option<(usize, usize)> {
         let passed = now.saturating_duration_since(self.window);
         if passed < WINDOW {
             return None;
@@ -122,10 +157,11 @@ impl Meter {
         self.is_full = load >= loads.full;
         loads.tell(self.worker, load, now);
         // One that is alone would be no better off elsewhere.
-        let helper = loads.helper(self.worker, now).filter(|_| active > 1);
-        helper
-            .filter(|_| self.is_full)
-            .map(|helper| (self.last, helper))
+        if !self.is_full || active < 2 {
+            return None;
+        }
+        let helper = loads.helpers(self.worker, now).first().copied()?;
+        Some((self.newest, helper))
     }
 }
 
@@ -151,27 +187,31 @@ mod tests {
     }
 
     #[test]
-    fn least_busy_other_helps_if_it_has_time() {
+    fn others_with_time_help_the_least_busy_first() {
         let loads = Loads::new(3, 90);
         let now = Instant::now();
-        assert_eq!(loads.helper(0, now), Some(1));
+        assert_eq!(loads.helpers(0, now), [1, 2]);
         loads.tell(1, FREE, now);
         loads.tell(2, FREE - 1, now);
-        assert_eq!(loads.helper(0, now), Some(2));
+        assert_eq!(loads.helpers(0, now), [2, 1]);
         loads.tell(2, FREE + 1, now);
-        assert_eq!(loads.helper(0, now), Some(1));
+        assert_eq!(loads.helpers(0, now), [1]);
         loads.tell(1, FULL, now);
-        assert_eq!(loads.helper(0, now), None);
-        assert_eq!(Loads::new(1, 90).helper(0, now), None);
+        assert!(loads.helpers(0, now).is_empty());
+        assert!(Loads::new(1, 90).helpers(0, now).is_empty());
     }
 
     #[test]
-    fn who_has_not_told_for_long_sleeps() {
+    fn who_has_not_told_for_long_has_time_if_it_sleeps() {
         let loads = Loads::new(2, 90);
         let now = Instant::now();
+        let later = after(now, STALE + 2);
         loads.tell(1, FULL, now);
-        assert_eq!(loads.helper(0, after(now, STALE)), None);
-        assert_eq!(loads.helper(0, after(now, STALE + 2)), Some(1));
+        assert!(loads.helpers(0, after(now, STALE)).is_empty());
+        assert_eq!(loads.helpers(0, later), [1]);
+        loads.tell(1, 0, now);
+        loads.set_asleep(1, false);
+        assert!(loads.helpers(0, later).is_empty());
     }
 
     /// A meter after a window in which the thread was busy throughout.
@@ -185,7 +225,7 @@ mod tests {
             }
             // Time that this thread did not get is none that has passed.
             meter.window = Instant::now() - used().saturating_sub(meter.used);
-            let given = meter.look(loads, Instant::now());
+            let given = meter.end_window(loads, Instant::now());
             if meter.is_full {
                 break given;
             }
@@ -194,15 +234,20 @@ mod tests {
     }
 
     #[test]
-    fn full_worker_gives_one_of_several_away_and_every_other_new_client() {
-        let loads = Loads::new(2, 90);
+    fn full_worker_gives_one_of_several_away_and_new_clients_by_turns() {
+        let loads = Loads::new(3, 90);
         let (mut meter, given) = full(&loads, 3);
         assert_eq!(given, Some((2, 1)));
-        let helpers = [(); 4].map(|()| meter.helper(&loads, Instant::now()));
-        assert_eq!(helpers, [Some(1), None, Some(1), None]);
-        loads.tell(1, FULL, Instant::now());
-        let helpers = [(); 2].map(|()| meter.helper(&loads, Instant::now()));
-        assert_eq!(helpers, [None, None]);
+        let mut takers = || [(); 4].map(|()| meter.taker(&loads, Instant::now()));
+        assert_eq!(takers(), [Some(2), None, Some(1), Some(2)]);
+        let tire = |worker| {
+            loads.tell(worker, FULL, Instant::now());
+            loads.set_asleep(worker, false);
+        };
+        tire(1);
+        assert_eq!(takers(), [None, Some(2), None, Some(2)]);
+        tire(2);
+        assert_eq!(takers(), [None; 4]);
     }
 
     #[test]
@@ -215,12 +260,12 @@ mod tests {
     fn worker_with_time_takes_all_itself() {
         let loads = Loads::new(2, 90);
         let mut meter = Meter::new(0, Instant::now());
-        assert_eq!(meter.helper(&loads, Instant::now()), None);
+        assert_eq!(meter.taker(&loads, Instant::now()), None);
         meter.note(0, &mut 0);
         meter.note(1, &mut 0);
         let later = after(Instant::now(), 60_000);
-        assert_eq!(meter.look(&loads, later), None);
-        assert_eq!(meter.helper(&loads, later), None);
+        assert_eq!(meter.end_window(&loads, later), None);
+        assert_eq!(meter.taker(&loads, later), None);
     }
 
     #[test]
@@ -229,6 +274,6 @@ mod tests {
         let mut seen = 0;
         meter.note(5, &mut seen);
         meter.note(5, &mut seen);
-        assert_eq!((meter.active, meter.last), (1, 5));
+        assert_eq!((meter.active, meter.newest), (1, 5));
     }
 }

@@ -91,7 +91,7 @@ pub(crate) struct Context {
     pub(crate) shared: Arc<Shared>,
     /// As of this turn.
     pub(crate) rules: Arc<Rules>,
-    /// Grows with each new policy.
+    /// Of the policy, the same in all workers.
     pub(crate) generation: u64,
     pub(crate) registry: Registry,
     pub(crate) slots: Slots,
@@ -109,9 +109,10 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(shared: Arc<Shared>, registry: Registry, worker: usize) -> Context {
+        let (rules, generation) = shared.rules();
         Context {
-            rules: shared.rules(),
-            generation: 0,
+            rules,
+            generation,
             shared,
             registry,
             slots: Slots::default(),

@@ -137,7 +137,11 @@ impl Worker {
         self.peers = peers;
         let mut events = Events::with_capacity(EVENTS);
         while !self.stopping {
-            match self.poll.poll(&mut events, self.timeout()) {
+            let timeout = self.timeout();
+            self.set_asleep(timeout != Some(Duration::ZERO));
+            let polled = self.poll.poll(&mut events, timeout);
+            self.set_asleep(false);
+            match polled {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
             }
@@ -163,6 +167,11 @@ impl Worker {
         self.take_last_mail();
         self.end_all();
         Ok(())
+    }
+
+    fn set_asleep(&self, asleep: bool) {
+        let loads = &self.context.shared.loads;
+        loads.set_asleep(self.context.worker, asleep);
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -202,8 +211,7 @@ impl Worker {
     /// What is open and has no end of its own is closed, if the new policy
     /// does not allow it.
     fn change_policy(&mut self) {
-        self.context.rules = self.context.shared.rules();
-        self.context.generation += 1;
+        (self.context.rules, self.context.generation) = self.context.shared.rules();
         pool::clear(&mut self.context);
         for index in 0..self.connections.len() {
             let is_allowed = match self.connections.get(index) {
@@ -343,10 +351,10 @@ impl Worker {
 
     /// Serves a new client here, or has a worker do it that has more time.
     fn place(&mut self, stream: TcpStream, is_socks: bool) {
-        let helper = self
+        let taker = self
             .meter
-            .helper(&self.context.shared.loads, self.context.now);
-        match helper.and_then(|helper| self.peers.get(helper)) {
+            .taker(&self.context.shared.loads, self.context.now);
+        match taker.and_then(|taker| self.peers.get(taker)) {
             // One that waits for its worker has a descriptor, too.
             Some(peer) if self.context.has_room(&stream) => {
                 peer.send(Mail::Accepted { stream, is_socks });
@@ -395,7 +403,7 @@ impl Worker {
     fn share(&mut self) {
         // The time that the turn has taken counts.
         let shared = &self.context.shared;
-        let Some((index, helper)) = self.meter.look(&shared.loads, Instant::now()) else {
+        let Some((index, helper)) = self.meter.end_window(&shared.loads, Instant::now()) else {
             return;
         };
         let Some(peer) = self.peers.get(helper).cloned() else {
@@ -421,6 +429,10 @@ impl Worker {
     }
 
     fn take_moved(&mut self, mut connection: Box<Connection>) {
+        // Whoever gave it away may know a newer policy already.
+        if self.context.shared.rules().1 != self.context.generation {
+            self.change_policy();
+        }
         let index = self.free.pop().unwrap_or(self.connections.len());
         let caller = self.next_caller(index);
         let entered = connection.enter(caller, &mut self.context);
