@@ -333,6 +333,7 @@ impl ControlPlane {
     fn backstop(&mut self) {
         self.poller.set(Timer::Backstop, BACKSTOP);
         self.check_alive();
+        self.keep_swap_forbidden();
         self.lingering
             .retain(|lingering| !lingering.cgroup.remove());
     }

@@ -24,7 +24,7 @@ use crate::run::network::Then;
 use crate::run::poller::{Source, Timer};
 use crate::run::task::{Finished, Task};
 use crate::run::verify::{self, Hello, Verified};
-use crate::sys::process;
+use crate::sys::{cgroup, process};
 
 /// podman creates a container in one or two seconds; the first time that an
 /// image is used its files are copied for the user's ids, which takes longer.
@@ -487,6 +487,21 @@ impl ControlPlane {
         // of the last process in it.
         if process::has_ended(&verified.pidfd) || !verified.cgroup.exists() {
             self.container_gone("pid 1 has ended");
+        }
+    }
+
+    /// systemd was told another cap on swap by the OCI runtime, and may go back to
+    /// that one when it reads its units again.
+    pub(crate) fn keep_swap_forbidden(&self) {
+        let Phase::Running(Running { verified, .. }) = &self.phase else {
+            return;
+        };
+        if cgroup::is_swap_forbidden(&verified.cgroup) {
+            return;
+        }
+        match cgroup::forbid_swap(&verified.cgroup) {
+            Ok(()) => log::warn!("the cap on swap had been taken back; it is set again"),
+            Err(error) => log::error!("the cap on swap was taken back: {error}"),
         }
     }
 
