@@ -496,7 +496,8 @@ impl ControlPlane {
         let Phase::Running(Running { verified, .. }) = &self.phase else {
             return;
         };
-        if cgroup::is_swap_forbidden(&verified.cgroup) {
+        let is_kept = verified.swap_max.value() == Some(0);
+        if is_kept || cgroup::is_swap_forbidden(&verified.cgroup) {
             return;
         }
         match cgroup::forbid_swap(&verified.cgroup) {

@@ -32,7 +32,8 @@ pub(crate) struct Verified {
     pub(crate) pidfd: OwnedFd,
     /// The cgroup below which each command gets its own; the caps hold here.
     pub(crate) cgroup: PathBuf,
-    /// Files of it: `memory.events`, `pids.events`, `pids.current`.
+    /// Files of it: `memory.swap.max`, `memory.events`, `pids.events`, `pids.current`.
+    pub(crate) swap_max: Events,
     pub(crate) memory_events: Events,
     pub(crate) pids_events: Events,
     pub(crate) pids_current: Events,
@@ -135,6 +136,7 @@ pub(crate) fn verify(
     Ok(Verified {
         pid,
         pidfd,
+        swap_max: Events::open(&cgroup, "memory.swap.max"),
         memory_events: Events::open(&cgroup, "memory.events"),
         pids_events: Events::open(&cgroup, "pids.events"),
         pids_current: Events::open(&cgroup, "pids.current"),

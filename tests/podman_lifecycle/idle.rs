@@ -9,8 +9,8 @@ use crate::run::output;
 const WATCHED: Duration = Duration::from_secs(12);
 /// Between two looks of the backstop.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Waiting, and the one look at pid 1.
-const CALLS_A_LOOK: usize = 4;
+/// Waiting, the one look at pid 1, and the one at its cap on swap.
+const CALLS_A_LOOK: usize = 5;
 /// What a start and a command leave to be done may take its time.
 const TRIES: usize = 5;
 
