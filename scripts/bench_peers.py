@@ -4,6 +4,7 @@ All of them listen on the loopback interface, verify the server's certificate wh
 inside, and allow one host and one path.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -245,7 +246,22 @@ class World:
         config = self.write("nginx.conf", NGINX.format(**values))
         user = ["-g", "user root;"] if os.geteuid() == 0 else []
         argv = ["nginx", "-e", "stderr", "-c", config, *user]
-        return self.start("nginx", self.server_port, argv)
+        self.server = self.start("nginx", self.server_port, argv)
+        return self.server
+
+    @contextlib.contextmanager
+    def server_on(self, cpus):
+        """Keeps nginx to these processors."""
+        master = self.server.process.pid
+        workers = pathlib.Path(f"/proc/{master}/task/{master}/children").read_text().split()
+        before = os.sched_getaffinity(master)
+        for worker in map(int, workers):
+            os.sched_setaffinity(worker, cpus)
+        try:
+            yield
+        finally:
+            for worker in map(int, workers):
+                os.sched_setaffinity(worker, before)
 
     def squid(self):
         port = free_port()
@@ -314,10 +330,14 @@ class World:
         words = [proxy, server, HOST, self.dir / "ca.pem", *map(str, command)]
         return [self.programs["load"], *words]
 
-    def load(self, route, *command):
-        """What the client says, and the CPU seconds that the proxy has used for it."""
+    def load(self, route, *command, cpus=()):
+        """What the client says, and the CPU seconds that the proxy has used for it; the client
+        keeps to `cpus`."""
         before = route.cpu() if route else 0
-        done = subprocess.run(self.load_argv(route, *command), capture_output=True, timeout=120)
+        argv = self.load_argv(route, *command)
+        if cpus:
+            argv = ["taskset", "--cpu-list", ",".join(map(str, cpus)), *argv]
+        done = subprocess.run(argv, capture_output=True, timeout=120)
         if done.returncode:
             name = route.name if route else "direct"
             raise SystemExit(f"bench: {name}, {' '.join(map(str, command))}: {done.stderr.decode()}")

@@ -83,19 +83,18 @@ fn find_end(bytes: &[u8], line: &mut usize) -> Result<Option<usize>, HeadError> 
     }
     while let Some(length) = bytes
         .get(*line..)
-        .and_then(|rest| rest.iter().position(|byte| *byte == b'\n'))
+        .and_then(|rest| memchr::memchr2(b'\r', b'\n', rest))
     {
-        let end = *line + length + 1;
+        let end = *line + length + 2;
         match bytes.get(*line..end) {
             // An empty line first is nobody's head.
             Some(b"\r\n") if *line == 0 => return Err(HeadError::LineEnd),
             Some(b"\r\n") if end > MAX_HEAD => return Err(HeadError::TooLarge),
             Some(b"\r\n") => return Ok(Some(end)),
-            Some([first, .., b'\r', b'\n']) => {
-                if matches!(first, b' ' | b'\t') {
-                    return Err(HeadError::Folded);
-                }
-            }
+            Some([b' ' | b'\t', ..]) => return Err(HeadError::Folded),
+            Some([.., b'\r', b'\n']) => {}
+            // The other half may come.
+            None if bytes.ends_with(b"\r") => break,
             _ => return Err(HeadError::LineEnd),
         }
         *line = end;
@@ -106,23 +105,11 @@ fn find_end(bytes: &[u8], line: &mut usize) -> Result<Option<usize>, HeadError> 
     }
 }
 
-fn refuse_bare_cr(head: &[u8]) -> Result<(), HeadError> {
-    let mut after_cr = false;
-    for &byte in head {
-        if after_cr && byte != b'\n' {
-            return Err(HeadError::LineEnd);
-        }
-        after_cr = byte == b'\r';
-    }
-    Ok(())
-}
-
 /// Reads a whole head, as `find_end` has cut it.
 pub(crate) fn parse_request<'h, 'a>(
     head: &'a [u8],
     fields: &'h mut Fields<'a>,
 ) -> Result<(RequestHead<'a>, &'h [Header<'a>]), HeadError> {
-    refuse_bare_cr(head)?;
     let mut request = httparse::Request::new(&mut []);
     let parsed = ParserConfig::default()
         .parse_request_with_uninit_headers(&mut request, head, fields)
@@ -146,7 +133,6 @@ pub(crate) fn parse_response<'h, 'a>(
     head: &'a [u8],
     fields: &'h mut Fields<'a>,
 ) -> Result<(ResponseHead<'a>, &'h [Header<'a>]), HeadError> {
-    refuse_bare_cr(head)?;
     let mut response = httparse::Response::new(&mut []);
     let parsed = ParserConfig::default()
         .parse_response_with_uninit_headers(&mut response, head, fields)

@@ -61,17 +61,6 @@ impl From<DialError> for Trouble {
     }
 }
 
-/// What a turn has brought.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Progress {
-    None,
-    Some,
-    /// It is over; `close` says that the client's connection is, too.
-    Finished {
-        close: bool,
-    },
-}
-
 #[derive(Debug)]
 enum Server {
     Dialling(Dial),
@@ -231,13 +220,14 @@ impl Exchange {
     }
 
     /// Does what can be done now; `may_answer` is for more of the response.
+    /// Returns whether anything was done.
     pub(crate) fn drive(
         &mut self,
         client: &mut Socket,
         tls: &mut Session<UnbufferedServerConnection>,
         may_answer: bool,
         context: &mut Context,
-    ) -> Result<Progress, Trouble> {
+    ) -> Result<bool, Trouble> {
         let mut progress = self.drive_dial(context)?;
         progress |= self.send_head(context)?;
         if let Server::Linked(link) = &mut self.server {
@@ -246,14 +236,7 @@ impl Exchange {
         if may_answer {
             progress |= self.read_server(client, tls, context)?;
         }
-        if let Some(close) = self.finish(context) {
-            return Ok(Progress::Finished { close });
-        }
-        Ok(if progress {
-            Progress::Some
-        } else {
-            Progress::None
-        })
+        Ok(progress)
     }
 
     fn drive_dial(&mut self, context: &mut Context) -> Result<bool, Trouble> {
@@ -383,7 +366,7 @@ impl Exchange {
     }
 
     /// Whether the client's connection is over with the exchange, if it is over.
-    fn finish(&mut self, context: &mut Context) -> Option<bool> {
+    pub(crate) fn finish(&mut self, context: &mut Context) -> Option<bool> {
         if !self.response.is_done() {
             return None;
         }

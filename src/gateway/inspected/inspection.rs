@@ -11,7 +11,7 @@ use crate::gateway::denial::{self, Cause, Denial, Sending, Wanted};
 use crate::gateway::dns::ResolveError;
 use crate::gateway::http::authority::Authority;
 use crate::gateway::http::head::Scan;
-use crate::gateway::inspected::exchange::{Exchange, Progress, Trouble};
+use crate::gateway::inspected::exchange::{Exchange, Trouble};
 use crate::gateway::inspected::judge::{self, Refused};
 use crate::gateway::proxy::context::Context;
 use crate::gateway::proxy::socket::{Received, Socket};
@@ -139,8 +139,8 @@ impl Inspection {
             return Ok(false);
         }
         let start = self.tls.leftover().len();
-        let room = context.record_room(self.tls.leftover());
-        match client.read(room).map_err(|_| Next::Close)? {
+        let received = context.read(client, self.tls.leftover());
+        match received.map_err(|_| Next::Close)? {
             Received::Nothing => Ok(false),
             Received::Data(length) => self.open(start + length, client, context).map(|()| true),
             Received::End => Err(self.client_ended(context)),
@@ -323,18 +323,21 @@ impl Inspection {
             return Ok(false);
         };
         let may_answer = client.is_flushed();
-        match exchange.drive(client, &mut self.tls, may_answer, context) {
-            Ok(Progress::None) => Ok(false),
-            Ok(Progress::Some) => Ok(true),
-            Ok(Progress::Finished { close }) => {
-                self.exchange = None;
-                if close {
-                    self.close(client);
-                }
-                Ok(true)
+        let progress = match exchange.drive(client, &mut self.tls, may_answer, context) {
+            Ok(progress) => progress,
+            Err(trouble) => return self.end_with(trouble, client, context).map(|()| true),
+        };
+        // Nobody waits for what follows an answer.
+        let sent = client.flush();
+        let finished = exchange.finish(context);
+        if let Some(close) = finished {
+            self.exchange = None;
+            if close {
+                self.close(client);
             }
-            Err(trouble) => self.end_with(trouble, client, context).map(|()| true),
         }
+        sent.map(|sent| progress || sent || finished.is_some())
+            .map_err(|_| Next::Close)
     }
 
     /// An exchange cannot be completed: answered if nothing was answered yet,

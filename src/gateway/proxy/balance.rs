@@ -10,9 +10,12 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How often it is looked.
-const WINDOW: Duration = Duration::from_millis(20);
+const WINDOW: Duration = Duration::from_millis(10);
 /// Thousandths of a processor: up to here a worker can help another.
 const FREE: u64 = 600;
+/// From here on one with much to carry gives some of it away. What is carried
+/// in large pieces loses nothing by a second worker.
+const LADEN: u64 = 500;
 /// Milliseconds after which a load holds no more: it is told at the end of a turn.
 const STALE: u64 = 100;
 
@@ -61,13 +64,13 @@ impl Loads {
         }
     }
 
-    /// The others that have time, the least busy first.
-    fn helpers(&self, worker: usize, now: Instant) -> Vec<usize> {
+    /// The others whose load is at most `most`, the least busy first.
+    fn helpers(&self, worker: usize, most: u64, now: Instant) -> Vec<usize> {
         let now = self.since_start(now);
         let others = self.told.iter().enumerate();
         let loads = others.map(|(other, told)| (told.load(now), other));
         let mut free: Vec<(u64, usize)> = loads
-            .filter(|(load, other)| *other != worker && *load <= FREE)
+            .filter(|(load, other)| *other != worker && *load <= most)
             .collect();
         free.sort_unstable();
         free.into_iter().map(|(_, other)| other).collect()
@@ -107,6 +110,8 @@ pub(crate) struct Meter {
     number: u64,
     /// The one of them that was the last to become active.
     newest: usize,
+    /// One that carries much.
+    laden: Option<usize>,
 }
 
 impl Meter {
@@ -120,6 +125,7 @@ impl Meter {
             active: 0,
             number: 1,
             newest: 0,
+            laden: None,
         }
     }
 
@@ -131,12 +137,17 @@ impl Meter {
         }
     }
 
+    /// A connection has carried as much at once as it can.
+    pub(crate) fn note_laden(&mut self, index: usize) {
+        self.laden = Some(index);
+    }
+
     /// Who takes a new client, if not this worker: all that have time, by turns.
     pub(crate) fn taker(&mut self, loads: &Loads, now: Instant) -> Option<usize> {
         if !self.is_full {
             return None;
         }
-        let helpers = loads.helpers(self.worker, now);
+        let helpers = loads.helpers(self.worker, FREE, now);
         self.clients = self.clients.wrapping_add(1);
         // This worker has its turn, too.
         helpers.get(self.clients % (helpers.len() + 1)).copied()
@@ -151,17 +162,24 @@ impl Meter {
         let used = used();
         let load = permille(used.saturating_sub(self.used), passed);
         let active = std::mem::take(&mut self.active);
+        let laden = self.laden.take();
         self.used = used;
         self.window = now;
         self.number += 1;
         self.is_full = load >= loads.full;
         loads.tell(self.worker, load, now);
+        let most = match laden {
+            _ if self.is_full => FREE,
+            // So much less that it does not come back.
+            Some(_) if load >= LADEN => FREE.min(load / 2),
+            _ => return None,
+        };
         // One that is alone would be no better off elsewhere.
-        if !self.is_full || active < 2 {
+        if active < 2 {
             return None;
         }
-        let helper = loads.helpers(self.worker, now).first().copied()?;
-        Some((self.newest, helper))
+        let helper = loads.helpers(self.worker, most, now).first().copied()?;
+        Some((laden.unwrap_or(self.newest), helper))
     }
 }
 
@@ -190,15 +208,15 @@ mod tests {
     fn others_with_time_help_the_least_busy_first() {
         let loads = Loads::new(3, 90);
         let now = Instant::now();
-        assert_eq!(loads.helpers(0, now), [1, 2]);
+        assert_eq!(loads.helpers(0, FREE, now), [1, 2]);
         loads.tell(1, FREE, now);
         loads.tell(2, FREE - 1, now);
-        assert_eq!(loads.helpers(0, now), [2, 1]);
+        assert_eq!(loads.helpers(0, FREE, now), [2, 1]);
         loads.tell(2, FREE + 1, now);
-        assert_eq!(loads.helpers(0, now), [1]);
+        assert_eq!(loads.helpers(0, FREE, now), [1]);
         loads.tell(1, FULL, now);
-        assert!(loads.helpers(0, now).is_empty());
-        assert!(Loads::new(1, 90).helpers(0, now).is_empty());
+        assert!(loads.helpers(0, FREE, now).is_empty());
+        assert!(Loads::new(1, 90).helpers(0, FREE, now).is_empty());
     }
 
     #[test]
@@ -207,36 +225,43 @@ mod tests {
         let now = Instant::now();
         let later = after(now, STALE + 2);
         loads.tell(1, FULL, now);
-        assert!(loads.helpers(0, after(now, STALE)).is_empty());
-        assert_eq!(loads.helpers(0, later), [1]);
+        assert!(loads.helpers(0, FREE, after(now, STALE)).is_empty());
+        assert_eq!(loads.helpers(0, FREE, later), [1]);
         loads.tell(1, 0, now);
         loads.set_asleep(1, false);
-        assert!(loads.helpers(0, later).is_empty());
+        assert!(loads.helpers(0, FREE, later).is_empty());
     }
 
-    /// A meter after a window in which the thread was busy throughout.
-    fn full(loads: &Loads, active: usize) -> (Meter, Option<(usize, usize)>) {
-        let start = Instant::now();
-        let mut meter = Meter::new(0, start);
-        let mut seen = vec![0; active];
-        let given = loop {
-            for (index, seen) in seen.iter_mut().enumerate() {
-                meter.note(index, seen);
-            }
-            // Time that this thread did not get is none that has passed.
-            meter.window = Instant::now() - used().saturating_sub(meter.used);
-            let given = meter.end_window(loads, Instant::now());
-            if meter.is_full {
-                break given;
-            }
-        };
+    /// A window of `load` thousandths of work with three connections ends.
+    fn work(
+        load: u32,
+        loads: &Loads,
+        laden: Option<usize>,
+        now: Instant,
+    ) -> (Meter, Option<(usize, usize)>) {
+        let mut meter = Meter::new(0, now);
+        meter.used = used();
+        let mut work = 0_u64;
+        while used() - meter.used < WINDOW {
+            work = work.wrapping_mul(31).wrapping_add(1);
+        }
+        std::hint::black_box(work);
+        for index in 0..3 {
+            meter.note(index, &mut 0);
+        }
+        if let Some(index) = laden {
+            meter.note_laden(index);
+        }
+        // Time that this thread did not get is none that has passed.
+        meter.window = now - (used() - meter.used) * 1000 / load;
+        let given = meter.end_window(loads, now);
         (meter, given)
     }
 
     #[test]
     fn full_worker_gives_one_of_several_away_and_new_clients_by_turns() {
         let loads = Loads::new(3, 90);
-        let (mut meter, given) = full(&loads, 3);
+        let (mut meter, given) = work(1000, &loads, None, Instant::now());
         assert_eq!(given, Some((2, 1)));
         let mut takers = || [(); 4].map(|()| meter.taker(&loads, Instant::now()));
         assert_eq!(takers(), [Some(2), None, Some(1), Some(2)]);
@@ -251,9 +276,41 @@ mod tests {
     }
 
     #[test]
-    fn worker_with_one_active_connection_keeps_it() {
+    fn connection_that_carries_much_is_given_away_earlier() {
         let loads = Loads::new(2, 90);
-        assert_eq!(full(&loads, 1).1, None);
+        let now = Instant::now();
+        assert_eq!(work(700, &loads, None, now).1, None);
+        let (mut meter, given) = work(700, &loads, Some(1), now);
+        assert_eq!(given, Some((1, 1)));
+        // New clients are not.
+        assert_eq!(meter.taker(&loads, now), None);
+        assert_eq!(work(400, &loads, Some(1), now).1, None);
+        assert_eq!(work(1000, &loads, Some(1), now).1, Some((1, 1)));
+    }
+
+    #[test]
+    fn connection_that_carries_much_does_not_come_back() {
+        let loads = Loads::new(2, 90);
+        let now = Instant::now();
+        loads.tell(1, 400, now);
+        assert_eq!(work(700, &loads, Some(1), now).1, None);
+        loads.tell(1, 300, now);
+        assert_eq!(work(700, &loads, Some(1), now).1, Some((1, 1)));
+    }
+
+    #[test]
+    fn worker_with_one_active_connection_keeps_it() {
+        let loads = Loads::new(2, 0);
+        let mut meter = Meter::new(0, Instant::now());
+        meter.note(0, &mut 0);
+        meter.note_laden(0);
+        let later = after(Instant::now(), 60_000);
+        assert_eq!(meter.end_window(&loads, later), None);
+        assert!(meter.is_full);
+        meter.note(0, &mut 0);
+        meter.note(1, &mut 0);
+        let later = after(later, 60_000);
+        assert_eq!(meter.end_window(&loads, later), Some((1, 1)));
     }
 
     #[test]

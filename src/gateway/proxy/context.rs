@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::gateway::audit::Record;
-use crate::gateway::proxy::socket::Socket;
+use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::shared::Shared;
 use crate::gateway::upstream::pool::Pool;
 use crate::policy::decide::Rules;
@@ -101,6 +101,8 @@ pub(crate) struct Context {
     /// As of this turn.
     pub(crate) now: Instant,
     pub(crate) input: Box<[u8]>,
+    /// Reads that have filled their room.
+    pub(crate) full_reads: u64,
     /// Descriptors from here on are kept for the policy, the audit and names.
     fd_limit: i32,
     spare: Vec<Vec<u8>>,
@@ -120,20 +122,28 @@ impl Context {
             worker,
             now: Instant::now(),
             input: vec![0; READ + LEFTOVER].into_boxed_slice(),
+            full_reads: 0,
             spare: Vec::new(),
             lines: Vec::new(),
             fd_limit: fd_limit(),
         }
     }
 
-    /// The room for records, behind what is left of the last ones.
-    pub(crate) fn record_room(&mut self, leftover: &[u8]) -> &mut [u8] {
+    /// Reads once into the input buffer, behind what is left of the last records.
+    pub(crate) fn read(
+        &mut self,
+        socket: &mut Socket,
+        leftover: &[u8],
+    ) -> std::io::Result<Received> {
         let start = leftover.len();
         let end = records_end(start).min(self.input.len());
         if let Some(front) = self.input.get_mut(..start) {
             front.copy_from_slice(leftover);
         }
-        self.input.get_mut(start..end).unwrap_or_default()
+        let room = self.input.get_mut(start..end).unwrap_or_default();
+        let received = socket.read(room)?;
+        self.full_reads += u64::from(received == Received::Data(room.len()));
+        Ok(received)
     }
 
     /// An empty buffer, from the spare ones if there is one.

@@ -9,7 +9,7 @@ use crate::gateway::denial;
 use crate::gateway::dns::ResolveError;
 use crate::gateway::http::authority::Authority;
 use crate::gateway::inspected::inspection::{CLOSE_LIMIT, Next, QUIET_LIMIT};
-use crate::gateway::proxy::context::{Context, READ};
+use crate::gateway::proxy::context::Context;
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::proxy::socks5;
 use crate::gateway::tls::hello::{self, Alert};
@@ -297,12 +297,11 @@ fn pass(
     if !to.is_flushed() || !from.may_read() {
         return Ok(false);
     }
-    let room = context.input.get_mut(..READ).unwrap_or_default();
-    match from.read(room).map_err(|_| Next::Close)? {
+    match context.read(from, &[]).map_err(|_| Next::Close)? {
         Received::Nothing => Ok(false),
         Received::Data(length) => {
             *count += length as u64;
-            to.send(room.get(..length).unwrap_or_default())
+            to.send(context.input.get(..length).unwrap_or_default())
                 .map_err(|_| Next::Close)?;
             Ok(true)
         }

@@ -249,8 +249,12 @@ impl Worker {
         };
         self.meter.note(index, &mut connection.seen);
         let before = connection.held();
+        let full_reads = self.context.full_reads;
         let next = act(connection, &mut self.context);
         let after = connection.held();
+        if self.context.full_reads != full_reads {
+            self.meter.note_laden(index);
+        }
         match next {
             // The others have a right to room, too.
             _ if self.holds_too_much(before, after) => {

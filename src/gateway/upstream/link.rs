@@ -108,8 +108,9 @@ impl Link {
         plain: impl FnMut(&[u8]),
     ) -> Result<Received, LinkError> {
         let start = self.tls.leftover().len();
-        let room = context.record_room(self.tls.leftover());
-        let received = self.socket.read(room).map_err(LinkError::Io)?;
+        let received = context
+            .read(&mut self.socket, self.tls.leftover())
+            .map_err(LinkError::Io)?;
         if let Received::Data(length) = received {
             let records = context.input.get_mut(..start + length).unwrap_or_default();
             self.tls.take(records, &mut self.socket.out, plain)?;
