@@ -90,7 +90,7 @@ pub(crate) fn judge(
         })
     };
     let meaning = Meaning::of(fields).map_err(|error| refuse(of_field(error)))?;
-    let parsed = check_form(&head, &meaning, target).map_err(refuse)?;
+    let parsed = check_form(&head, &meaning, target, host_field).map_err(refuse)?;
     let websocket = check_upgrade(&head, &meaning).map_err(refuse)?;
     let has_body = meaning.framing.has_body();
     let known = |denial: Denial| {
@@ -180,6 +180,7 @@ fn check_form(
     head: &RequestHead<'_>,
     meaning: &Meaning<'_>,
     target: &Authority,
+    host_field: &str,
 ) -> Result<Target, Denial> {
     if head.version != 1 {
         return Err(
@@ -203,22 +204,28 @@ fn check_form(
         }
         _ => {}
     }
-    let Some(host) = meaning.host else {
-        return Err(bad("there must be one Host field"));
-    };
-    match Authority::from_host_field(host, 443) {
-        Ok(host) if host == *target => {}
-        Ok(host) => {
-            let reason = format!("the Host field names {host}, but the connection is for {target}");
-            return Err(Denial::new(Cause::Denied, reason)
-                .hint("open a connection to that host, so that its own rules are asked"));
-        }
-        Err(why) => return Err(bad(&format!("the Host field is refused: {why}"))),
+    match meaning.host {
+        None => return Err(bad("there must be one Host field")),
+        // Most say it in the form in which it is sent on.
+        Some(host) if host == host_field => {}
+        Some(host) => check_host(host, target)?,
     }
     Target::parse(head.target).map_err(|error| match error {
         PathError::TooLong => Denial::new(Cause::TooLarge, error.to_string()),
         _ => bad(&error.to_string()),
     })
+}
+
+fn check_host(host: &str, target: &Authority) -> Result<(), Denial> {
+    match Authority::from_host_field(host, 443) {
+        Ok(host) if host == *target => Ok(()),
+        Ok(host) => {
+            let reason = format!("the Host field names {host}, but the connection is for {target}");
+            Err(Denial::new(Cause::Denied, reason)
+                .hint("open a connection to that host, so that its own rules are asked"))
+        }
+        Err(why) => Err(bad(&format!("the Host field is refused: {why}"))),
+    }
 }
 
 fn bad(reason: &str) -> Denial {
