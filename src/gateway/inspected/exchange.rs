@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustls::server::UnbufferedServerConnection;
 
@@ -12,6 +12,7 @@ use crate::gateway::denial::{self, Cause, Denial};
 use crate::gateway::dns::ResolveError;
 use crate::gateway::http::authority::Authority;
 use crate::gateway::http::body::{Body, BodyError};
+use crate::gateway::inspected::inspection::{HEAD_LIMIT, QUIET_LIMIT, STALL_LIMIT};
 use crate::gateway::inspected::judge::{Refused, Request};
 use crate::gateway::inspected::response::{Broken, Response};
 use crate::gateway::proxy::context::{Context, Owner};
@@ -161,9 +162,15 @@ impl Exchange {
         }
     }
 
-    pub(crate) fn is_dialling(&self) -> bool {
-        matches!(&self.server, Server::Dialling(_))
-            || matches!(&self.server, Server::Linked(link) if !link.tls.is_ready())
+    /// How long the present state may last, and whether progress makes it
+    /// longer.
+    pub(crate) fn limit(&self) -> (Duration, bool) {
+        match &self.server {
+            Server::Dialling(dial) => (dial.limit(), false),
+            Server::Linked(link) if !link.tls.is_ready() => (HEAD_LIMIT, false),
+            _ if self.is_websocket() => (QUIET_LIMIT, true),
+            _ => (STALL_LIMIT, true),
+        }
     }
 
     pub(crate) fn is_websocket(&self) -> bool {
@@ -348,7 +355,7 @@ impl Exchange {
     /// A kept connection may have been closed just when it was used again.
     fn retry(&mut self, context: &mut Context) -> Result<bool, Trouble> {
         let is_stale = matches!(&self.server, Server::Linked(link) if link.reused);
-        if !is_stale || !self.may_repeat() || self.response.has_begun() {
+        if !is_stale || !self.may_repeat() || !self.response.is_untouched() {
             return Ok(false);
         }
         self.drop_server(context);
@@ -462,7 +469,8 @@ impl Exchange {
 
     pub(crate) fn is_still_allowed(&self, context: &Context) -> bool {
         let request = &self.request;
-        !self.is_websocket()
+        // One that is not open yet may be later, when nobody asks again.
+        !request.websocket
             || context
                 .rules
                 .request(

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::gateway::audit::Record;
+use crate::gateway::dns;
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::shared::Shared;
 use crate::gateway::upstream::pool::Pool;
@@ -242,14 +243,14 @@ fn records_end(start: usize) -> usize {
     }
 }
 
-/// Descriptors that connections may not use up.
-const RESERVED_FDS: i32 = 32;
+/// Descriptors that connections may not use up: those of names, and some for
+/// the policy, the audit and the rest.
+const RESERVED_FDS: usize = dns::MAX_CLIENTS + dns::MAX_LOOKUPS + 32;
 
 fn fd_limit() -> i32 {
-    let limit = getrlimit(Resource::Nofile).current;
-    limit
-        .and_then(|limit| i32::try_from(limit).ok())
-        .map_or(i32::MAX, |limit| limit.saturating_sub(RESERVED_FDS))
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let ours = limit.saturating_sub(RESERVED_FDS as u64);
+    i32::try_from(ours).unwrap_or(i32::MAX)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::gateway::proxy::context::Context;
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::proxy::socks5;
 use crate::gateway::tls::hello::{self, Alert};
-use crate::gateway::upstream::dial::{CONNECT_LIMIT, Caller, Dial, DialError};
+use crate::gateway::upstream::dial::{Caller, Dial, DialError};
 use crate::policy::decide::ConnectVerdict;
 
 /// How much one connection does before the others have their turn.
@@ -203,7 +203,7 @@ impl Relay {
 
     pub(crate) fn limit(&self) -> (Duration, bool) {
         match &self.server {
-            Server::Dialling(_) => (CONNECT_LIMIT, false),
+            Server::Dialling(dial) => (dial.limit(), false),
             // One side is done; the other may have much to say, but not nothing.
             Server::Open(_) if self.client_ended || self.server_ended => (CLOSE_LIMIT * 6, true),
             _ => (QUIET_LIMIT, true),
