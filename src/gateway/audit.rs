@@ -91,7 +91,16 @@ impl Serialize for Timestamp {
     }
 }
 
-impl Record<'_> {
+impl<'a> Record<'a> {
+    pub(crate) fn denied(kind: &'a str, why: &'a str) -> Record<'a> {
+        Record {
+            kind,
+            verdict: Some("deny"),
+            why: Some(why),
+            ..Record::default()
+        }
+    }
+
     /// Appends this record as a line.
     pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
         let start = out.len();
@@ -115,8 +124,9 @@ fn cut(text: &str) -> Cow<'_, str> {
     if text.len() <= MAX_TEXT {
         return Cow::Borrowed(text);
     }
-    let front = text.get(..text.floor_char_boundary(MAX_TEXT));
-    Cow::Owned(format!("{}…", front.unwrap_or_default()))
+    let end = (0..=MAX_TEXT).rev().find(|end| text.is_char_boundary(*end));
+    let front = text.get(..end.unwrap_or_default()).unwrap_or_default();
+    Cow::Owned(format!("{front}…"))
 }
 
 /// Bounds of the file.

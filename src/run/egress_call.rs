@@ -59,9 +59,9 @@ impl ControlPlane {
         let policy = egress.setup.merged(&changed)?;
         let staged = StagedPolicy::write(&self.context, &policy)?;
         self.workspace_file.change_rules(change, &changed)?;
+        staged.put()?;
         egress.setup.policy = policy;
         egress.setup.workspace = changed;
-        staged.put()?;
         let Some(egress) = &self.egress else {
             return Err(Error::Api(refused(OFF)));
         };

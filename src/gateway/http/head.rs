@@ -93,7 +93,7 @@ impl Scan {
                 Some(b"\r\n") if self.line == 0 => return Err(HeadError::LineEnd),
                 Some(b"\r\n") if end > MAX_HEAD => return Err(HeadError::TooLarge),
                 Some(b"\r\n") => return Ok(Some(end)),
-                Some([b' ' | b'\t', ..]) => return Err(HeadError::Folded),
+                Some([b' ' | b'\t', .., b'\r', b'\n']) => return Err(HeadError::Folded),
                 Some([.., b'\r', b'\n']) => {}
                 // The other half may come.
                 None if bytes.ends_with(b"\r") => {
@@ -272,6 +272,11 @@ mod tests {
         let mut scan = Scan::default();
         assert_eq!(scan.find_end(b"GET / HTTP/1.1\r\nHost: a"), Ok(None));
         assert_eq!((scan.line, scan.from), (16, 23));
+        for rest in ["", "x"] {
+            let text = format!(" o\n{rest}");
+            let end = Scan::default().find_end(text.as_bytes());
+            assert_eq!(end, Err(HeadError::LineEnd));
+        }
         assert_eq!(
             scan.find_end(b"GET / HTTP/1.1\r\nHost: a\n"),
             Err(HeadError::LineEnd)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustls::server::UnbufferedServerConnection;
 
 use crate::gateway::audit::Record;
-use crate::gateway::denial::{self, Cause, Denial};
+use crate::gateway::denial::{Cause, Denial};
 use crate::gateway::dns::ResolveError;
 use crate::gateway::http::authority::Authority;
 use crate::gateway::http::body::{Body, BodyError};
@@ -499,10 +499,9 @@ impl Exchange {
     }
 
     fn record(&mut self, event: Option<&str>, why: Option<&str>, context: &mut Context) {
-        let host = denial::bare(&self.target.host);
         let is_open = event == Some("open");
         let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        context.record(&Record {
+        let record = Record {
             kind: if self.is_websocket() {
                 "websocket"
             } else {
@@ -514,8 +513,6 @@ impl Exchange {
                 event
             },
             method: Some(&self.request.method),
-            host: Some(&host),
-            port: Some(self.target.port),
             path: Some(&self.request.path),
             verdict: Some("allow"),
             why,
@@ -525,7 +522,8 @@ impl Exchange {
             down: (!is_open).then_some(self.response.down()),
             ms: (!is_open).then_some(ms),
             ..Record::default()
-        });
+        };
+        context.record_for(Some(&self.target), record);
         if !is_open {
             self.response.mark_recorded();
         }

@@ -222,15 +222,7 @@ impl Inspection {
             return Next::Linger;
         }
         let why = format!("TLS with the client failed: {why}");
-        let host = denial::bare(&self.target.host);
-        context.record(&Record {
-            kind: "https",
-            host: Some(&host),
-            port: Some(self.target.port),
-            verdict: Some("deny"),
-            why: Some(&why),
-            ..Record::default()
-        });
+        context.record_for(Some(&self.target), Record::denied("https", &why));
         Next::Linger
     }
 
@@ -294,19 +286,15 @@ impl Inspection {
             bodyless: refused.method.as_deref() == Some("HEAD"),
         };
         let response = denial::response(&refused.denial, &wanted, &context.rules, sending);
-        let host = denial::bare(&self.target.host);
-        context.record(&Record {
-            kind: "https",
+        let record = Record {
             method: wanted.method,
-            host: Some(&host),
-            port: Some(self.target.port),
             path: wanted.path,
             verdict: Some(refused.verdict),
-            why: Some(&refused.denial.reason),
             rule: refused.rule.as_deref(),
             status: Some(refused.denial.cause.status()),
-            ..Record::default()
-        });
+            ..Record::denied("https", &refused.denial.reason)
+        };
+        context.record_for(Some(&self.target), record);
         let sealed = self.tls.seal(&response, &mut client.out);
         if refused.close || sealed.is_err() {
             self.close(client);

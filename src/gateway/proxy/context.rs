@@ -11,7 +11,9 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::gateway::audit::Record;
+use crate::gateway::denial;
 use crate::gateway::dns;
+use crate::gateway::http::authority::Authority;
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::shared::Shared;
 use crate::gateway::upstream::pool::Pool;
@@ -222,6 +224,16 @@ impl Context {
             ..record.clone()
         };
         record.write_to(&mut self.lines);
+    }
+
+    /// Of what was meant for `target`, as far as that is known.
+    pub(crate) fn record_for(&mut self, target: Option<&Authority>, record: Record<'_>) {
+        let host = target.map(|target| denial::bare(&target.host));
+        self.record(&Record {
+            host: host.as_deref(),
+            port: target.map(|target| target.port),
+            ..record
+        });
     }
 
     /// Writes the audit lines of this turn.
