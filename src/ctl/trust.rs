@@ -240,7 +240,7 @@ fn told(seen: &Comparison, more: &Consequences) -> String {
     for line in &more.reached {
         out.push_str(&format!("  {line}\n"));
     }
-    if more.reached.is_empty() && !more.notes.is_empty() {
+    if !more.notes.is_empty() {
         out.push('\n');
     }
     for line in &more.notes {

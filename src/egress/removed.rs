@@ -4,6 +4,7 @@
 use crate::config::egress::EgressConfig;
 use crate::config::layers::{self, Layer, Setting};
 use crate::config::load_file;
+use crate::config::rule::HTTPS_PORT;
 use crate::dirs::Dirs;
 use crate::egress::rules::RuleChange;
 use crate::policy::egress::{EgressPolicy, HostPattern, HttpsRule, PathPattern, RuleOrigin};
@@ -46,12 +47,8 @@ fn still_allowing<'a>(
     };
     let https = policy.https.iter().filter(is_left);
     let https = https.map(|rule| words(rule, &old.host));
-    let is_left = |rule: &OldRule| {
-        let mut rules = policy.tcp.iter();
-        rules.find(|other| rule.is_meant_tcp(other))
-    };
-    let tcp = is_left(old).map(|rule| source(&rule.origin));
-    https.chain(tcp)
+    let tcp = policy.tcp.iter().filter(|rule| old.is_meant_tcp(rule));
+    https.chain(tcp.map(|rule| source(&rule.origin)))
 }
 
 /// Whether a request can be allowed by both, as far as paths go.
@@ -119,16 +116,16 @@ pub(crate) fn hint(
 fn is_rule(setting: &Setting, old: &OldRule) -> bool {
     let value = &setting.value;
     let host = value["host"].as_str().and_then(|host| host.parse().ok());
-    let port = value["port"].as_i64();
-    let Some(host): Option<HostPattern> = host else {
-        return false;
+    let port = match value["port"].as_i64() {
+        Some(port) => u16::try_from(port).ok(),
+        None => Some(HTTPS_PORT),
     };
-    host == old.host
-        && match (setting.key.as_str(), old.kind) {
-            ("egress.https", RuleKind::Https) => port.unwrap_or(443) == i64::from(old.port),
-            ("egress.tcp", RuleKind::Tcp) => port == Some(i64::from(old.port)),
-            _ => false,
-        }
+    let kind = match setting.key.as_str() {
+        "egress.https" => RuleKind::Https,
+        "egress.tcp" => RuleKind::Tcp,
+        _ => return false,
+    };
+    (kind, host.as_ref(), port) == (old.kind, Some(&old.host), Some(old.port))
 }
 
 /// Both files can name the tool.

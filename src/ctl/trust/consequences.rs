@@ -96,8 +96,8 @@ fn reached(
         match egress_rules::merge("", &config.egress, &file.egress, found.rules) {
             Ok(policy) => (rules(&policy), Refusals::of(&policy).notices()),
             Err(error) => {
-                let why = format!("nothing, for the sandbox cannot start: {error}");
-                (vec![why], Vec::new())
+                let line = format!("nothing, for the sandbox cannot start: {error}");
+                (vec![line], Vec::new())
             }
         };
     notes.extend(found.warnings);
@@ -132,8 +132,11 @@ fn rules(policy: &EgressPolicy) -> Vec<String> {
     }
     if lines.is_empty() {
         let is_without = policy.https.is_empty() && policy.tcp.is_empty();
-        let why = if is_without { ": there is no rule" } else { "" };
-        lines.push(format!("nothing{why}"));
+        let line = match is_without {
+            true => "nothing: there is no rule",
+            false => "nothing",
+        };
+        lines.push(line.to_owned());
     }
     lines
 }
