@@ -38,6 +38,8 @@ pub(crate) enum Error {
     Config(ConfigError),
     Dirs(DirsError),
     Workspace(WorkspaceError),
+    /// The same, with the command that was called.
+    WorkspaceOf(WorkspaceError, String),
     Preflight(PreflightError),
     Nft(NftError),
     Egress(EgressError),
@@ -68,10 +70,12 @@ impl Error {
         Error::Usage(message.into().into())
     }
 
-    /// Wrong words are told with the command whose `--help` has the right ones.
+    /// Wrong words are told with the command whose `--help` has the right ones,
+    /// and a wrong workspace with the one that can be given another.
     pub(crate) fn of_command(self, command: &str) -> Error {
         match self {
             Error::Usage(error) => Error::Usage(error.of_command(command)),
+            Error::Workspace(error) => Error::WorkspaceOf(error, command.to_owned()),
             other => other,
         }
     }
@@ -83,6 +87,7 @@ impl Error {
             | Error::Config(_)
             | Error::Dirs(_)
             | Error::Workspace(_)
+            | Error::WorkspaceOf(..)
             | Error::Trust(TrustError::Config(_)) => exit_code::USAGE,
             Error::Preflight(error) => error.exit_code(),
             Error::Api(error) => error.kind.exit_code(),
@@ -114,6 +119,7 @@ impl Error {
             Error::Config(error) => error.hint(),
             Error::Dirs(error) => error.hint(),
             Error::Workspace(error) => Some(error.hint()),
+            Error::WorkspaceOf(error, command) => Some(error.hint_of(command)),
             Error::Preflight(error) => error.hint(),
             Error::Nft(error) => error.hint(),
             Error::Egress(error) => error.hint(),
@@ -137,7 +143,7 @@ impl fmt::Display for Error {
             Error::Usage(error) => error.fmt(f),
             Error::Config(error) => error.fmt(f),
             Error::Dirs(error) => error.fmt(f),
-            Error::Workspace(error) => error.fmt(f),
+            Error::Workspace(error) | Error::WorkspaceOf(error, _) => error.fmt(f),
             Error::Preflight(error) => error.fmt(f),
             Error::Nft(error) => error.fmt(f),
             Error::Egress(error) => error.fmt(f),

@@ -300,14 +300,22 @@ pub(crate) enum WorkspaceError {
 }
 
 impl WorkspaceError {
-    /// `program` is the one that says it, and each is told otherwise what to use.
-    pub(crate) fn hint_of(&self, program: &str) -> String {
-        match program {
-            "umwelt-ctl" => "name a project directory, as in: umwelt-ctl exec DIR -- CMD",
-            "umwelt-run" => "name a project directory: umwelt-run --workspace DIR; or fallback_workspace in umwelt.toml",
+    /// `command` is the one that says it, and each is told otherwise what to use.
+    pub(crate) fn hint_of(&self, command: &str) -> String {
+        let words = match command {
+            "umwelt-run" => {
+                return "name a project directory: umwelt-run --workspace DIR; or fallback_workspace in umwelt.toml"
+                    .to_owned();
+            }
+            "umwelt-ctl" | "umwelt-ctl exec" => "umwelt-ctl exec DIR -- CMD".to_owned(),
+            "umwelt-ctl grant" | "umwelt-ctl revoke" => format!("{command} DIR PATH"),
+            "umwelt-ctl wt" => {
+                return "name a project directory; see: umwelt-ctl wt --help".to_owned();
+            }
+            _ if command.starts_with("umwelt-ctl ") => format!("{command} DIR"),
             _ => return self.hint(),
-        }
-        .to_owned()
+        };
+        format!("name a project directory, as in: {words}")
     }
 
     pub(crate) fn hint(&self) -> String {

@@ -21,6 +21,13 @@ pub(crate) fn parse_host(text: &str) -> Result<HostPattern, String> {
     match text.parse() {
         Ok(HostPattern::Address(address)) => check_address(address).map(HostPattern::Address),
         Ok(host) => Ok(host),
+        Err(_) if text == "*" => Err(
+            "no rule is for all hosts; write one host, or \"*.example.org\" for all below a name"
+                .to_owned(),
+        ),
+        Err(_) if is_range(text) => Err(format!(
+            "{text:?} is a range of addresses; a rule names one host or one address"
+        )),
         Err(_) if text.contains('/') => Err(format!(
             "{text:?} holds a path; write it into the key \"paths\""
         )),
@@ -38,6 +45,12 @@ pub(crate) fn parse_tcp_host(text: &str) -> Result<HostPattern, String> {
         )),
         host => Ok(host),
     }
+}
+
+fn is_range(text: &str) -> bool {
+    text.split_once('/').is_some_and(|(address, length)| {
+        address.parse::<IpAddr>().is_ok() && length.parse::<u8>().is_ok()
+    })
 }
 
 fn has_port(text: &str) -> bool {
@@ -110,6 +123,10 @@ mod tests {
             ("example.org:8443", "key \"port\""),
             ("[2001:db8::1]:443", "key \"port\""),
             ("example.org/a", "key \"paths\""),
+            ("10.0.0.0/8", "is a range of addresses; a rule names one"),
+            ("2001:db8::/32", "is a range of addresses"),
+            ("192.0.2.1/a", "key \"paths\""),
+            ("*", "no rule is for all hosts"),
             ("0x7f.1", "could be read as an address"),
             ("0.0.0.0", "not the address of a host"),
             ("224.0.0.1", "not the address of a host"),

@@ -16,6 +16,7 @@ use crate::ctl::trust::directory_of;
 use crate::error::Error;
 use crate::text::printable;
 use crate::trust::{self, TrustState, WorkspaceTrust};
+use crate::workspace::Workspace;
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "config",
@@ -51,6 +52,8 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     let place = Place::load()?;
     let target = place.target(args.workspace())?;
     let path = directory_of(&place, &target)?;
+    // Where no sandbox can be, nothing holds for one.
+    Workspace::select(Some(&path), None, &place.dirs)?;
     let shown = show(&place, &path, &target.sid)?;
     Ok(cli::print(&match args.has("json") {
         true => output::render_json(&shown)?,

@@ -240,6 +240,12 @@ fn told(seen: &Comparison, more: &Consequences) -> String {
     for line in &more.reached {
         out.push_str(&format!("  {line}\n"));
     }
+    if !more.notes.is_empty() {
+        out.push('\n');
+    }
+    for line in &more.notes {
+        out.push_str(&format!("note: {line}\n"));
+    }
     out
 }
 

@@ -7,6 +7,8 @@ pub(crate) mod delivery;
 pub(crate) mod environment;
 pub(crate) mod kernel_log;
 pub(crate) mod prober;
+pub(crate) mod refused;
+pub(crate) mod removed;
 pub(crate) mod resolvers;
 pub(crate) mod rules;
 pub(crate) mod setup;

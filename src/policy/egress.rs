@@ -158,6 +158,36 @@ impl HostPattern {
             other => other.to_string(),
         }
     }
+
+    /// Whether it stands for all hosts that the other one stands for.
+    pub(crate) fn contains(&self, other: &HostPattern) -> bool {
+        match (self, other) {
+            (HostPattern::Suffix(suffix), HostPattern::Name(name)) => is_below(name, suffix),
+            (HostPattern::Suffix(suffix), HostPattern::Suffix(other)) => {
+                other == suffix || is_below(other, suffix)
+            }
+            _ => self == other,
+        }
+    }
+}
+
+fn is_below(name: &str, suffix: &str) -> bool {
+    let above = name.strip_suffix(suffix);
+    above.is_some_and(|above| above.ends_with('.'))
+}
+
+impl PathPattern {
+    /// Whether it allows all paths that the other one allows.
+    pub(crate) fn contains(&self, other: &PathPattern) -> bool {
+        let (PathPattern::Prefix(path) | PathPattern::Tree(path)) = other;
+        match self {
+            PathPattern::Prefix(prefix) => path.starts_with(prefix),
+            PathPattern::Tree(tree) => match path.strip_prefix(tree) {
+                Some("") => matches!(other, PathPattern::Tree(_)),
+                rest => rest.is_some_and(|rest| rest.starts_with('/')),
+            },
+        }
+    }
 }
 
 impl fmt::Display for HostPattern {
@@ -302,6 +332,30 @@ mod tests {
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn wider_patterns_contain_narrower_ones() {
+        let host = |wide: &str, narrow: &str| {
+            let [wide, narrow] = [wide, narrow].map(|text| text.parse::<HostPattern>().unwrap());
+            wide.contains(&narrow)
+        };
+        for narrow in ["a.example.org", "*.a.example.org", "*.example.org"] {
+            assert!(host("*.example.org", narrow), "{narrow}");
+        }
+        for other in ["example.org", "a-example.org", "*.example.net", "192.0.2.1"] {
+            assert!(!host("*.example.org", other), "{other}");
+        }
+        assert!(host("192.0.2.1", "192.0.2.1") && !host("a.example.org", "*.example.org"));
+        let path = |wide: &str, narrow: &str| {
+            let [wide, narrow] = [wide, narrow].map(|text| text.parse::<PathPattern>().unwrap());
+            wide.contains(&narrow)
+        };
+        for (wide, narrow) in [("*", "/a"), ("/a*", "/ab"), ("/a", "/a"), ("/a", "/a/*")] {
+            assert!(path(wide, narrow), "{wide} {narrow}");
+            assert_eq!(path(narrow, wide), wide == narrow, "{wide} {narrow}");
+        }
+        assert!(!path("/a", "/a*") && !path("/a", "/ab") && path("/a*", "/a"));
     }
 
     #[test]

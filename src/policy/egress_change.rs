@@ -11,6 +11,7 @@ use crate::policy::egress::{
     EgressPolicy, HostPattern, HttpsRule, PathPattern, RuleOrigin, TcpRule,
 };
 use crate::policy::egress_rules::{MAX_PATHS, MAX_RULES, https_identity, tcp_identity};
+use crate::text::shell_word;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -37,7 +38,7 @@ pub(crate) struct OldRule {
 }
 
 /// Why a policy stays as it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ChangeError {
     Host(String),
     Port(String),
@@ -46,6 +47,8 @@ pub(crate) enum ChangeError {
     AlreadyThere(RuleOrigin),
     /// All of the host is allowed already, without inspection.
     NotInspected(RuleOrigin),
+    /// A file cannot have this host and port with inspection and without it.
+    Inspected(Box<HttpsRule>),
     TooMany,
     NotThere(String),
     /// There is a rule for the same host and port, with these paths.
@@ -68,6 +71,14 @@ impl fmt::Display for ChangeError {
                 "a rule from {} allows all of this host and port already, without inspection",
                 of(origin)
             ),
+            ChangeError::Inspected(rule) => {
+                let paths: Vec<_> = rule.paths.iter().map(PathPattern::to_string).collect();
+                write!(
+                    f,
+                    "the workspace file has a rule for this host and port that is inspected, with the paths {}",
+                    paths.join(", ")
+                )
+            }
             ChangeError::TooMany => write!(f, "the policy has {MAX_RULES} rules already"),
             ChangeError::NotThere(rule) => write!(f, "no rule {rule} is in the policy"),
             ChangeError::OtherPaths(paths) => {
@@ -89,7 +100,25 @@ impl fmt::Display for ChangeError {
 
 impl std::error::Error for ChangeError {}
 
-fn of(origin: &RuleOrigin) -> String {
+impl ChangeError {
+    /// The way out, where it is one command.
+    pub(crate) fn hint(&self) -> Option<String> {
+        let ChangeError::Inspected(rule) = self else {
+            return None;
+        };
+        let port = match rule.port {
+            HTTPS_PORT => String::new(),
+            port => format!(" --port {port}"),
+        };
+        Some(format!(
+            "take it out first: umwelt-ctl egress remove https {}{port}",
+            shell_word(&rule.host.to_string())
+        ))
+    }
+}
+
+/// Whose a rule is, in words.
+pub(crate) fn of(origin: &RuleOrigin) -> String {
     match origin {
         RuleOrigin::Base => "the base config".to_owned(),
         RuleOrigin::Workspace => "the workspace file".to_owned(),
@@ -180,11 +209,11 @@ impl OldRule {
         self.kind == RuleKind::Tcp && self.host == *host && self.port == port
     }
 
-    fn is_meant_https(&self, rule: &HttpsRule) -> bool {
+    pub(crate) fn is_meant_https(&self, rule: &HttpsRule) -> bool {
         self.is_https(&rule.host, rule.port, rule.paths.clone())
     }
 
-    fn is_meant_tcp(&self, rule: &TcpRule) -> bool {
+    pub(crate) fn is_meant_tcp(&self, rule: &TcpRule) -> bool {
         self.is_tcp(&rule.host, rule.port)
     }
 }
@@ -222,11 +251,16 @@ pub(crate) fn add(
             if let Some(other) = policy.https.iter().find(|o| https_identity(o) == identity) {
                 return Err(ChangeError::AlreadyThere(other.origin.clone()));
             }
-            let is_open = |other: &&HttpsRule| {
-                !other.inspect && other.host == rule.host && other.port == rule.port
-            };
-            if let Some(other) = policy.https.iter().find(is_open) {
+            let is_same_place =
+                |other: &&HttpsRule| other.host == rule.host && other.port == rule.port;
+            let mut open = policy.https.iter().filter(is_same_place);
+            let is_open = |other: &&HttpsRule| !other.inspect && (other.private || !rule.private);
+            if let Some(other) = open.find(is_open) {
                 return Err(ChangeError::NotInspected(other.origin.clone()));
+            }
+            let mut own = workspace.https.iter().filter(is_same_place);
+            if let Some(other) = own.find(|other| other.inspect && !rule.inspect) {
+                return Err(ChangeError::Inspected(Box::new(other.clone())));
             }
             changed.https.push(rule.clone());
         }
@@ -304,6 +338,51 @@ mod tests {
         assert_eq!(add_to_empty(&tcp), there);
         let other = new(RuleKind::Https, "open.example.org", 444, None);
         assert!(add_to_empty(&other).is_ok());
+    }
+
+    #[test]
+    fn tunnel_beside_an_inspected_rule_names_that_rule_and_how_it_goes() {
+        let own = read_workspace(
+            "[[egress.https]]\nhost='*.example.org'\nport=8443\npaths=['/a','/b']\n",
+        )
+        .unwrap();
+        let NewRule::Https(rule) = new(RuleKind::Https, "*.example.org", 8443, None) else {
+            panic!("no https rule");
+        };
+        let tunnel = NewRule::Https(HttpsRule {
+            inspect: false,
+            ..rule
+        });
+        let error = add(&policy(&own), &own, &tunnel).unwrap_err();
+        assert!(
+            error.to_string().ends_with("with the paths /a, /b"),
+            "{error}"
+        );
+        let remove =
+            "take it out first: umwelt-ctl egress remove https '*.example.org' --port 8443";
+        assert_eq!(error.hint().as_deref(), Some(remove));
+        // One of the base config stands in another file.
+        let NewRule::Https(rule) = new(RuleKind::Https, "base.example.org", 443, None) else {
+            panic!("no https rule");
+        };
+        let inspect = false;
+        assert!(add_to_empty(&NewRule::Https(HttpsRule { inspect, ..rule })).is_ok());
+    }
+
+    #[test]
+    fn private_addresses_are_more_than_a_tunnel_has_without_them() {
+        let NewRule::Https(rule) = new(RuleKind::Https, "open.example.org", 443, None) else {
+            panic!("no https rule");
+        };
+        let tunnel = |private| {
+            NewRule::Https(HttpsRule {
+                inspect: false,
+                private,
+                ..rule.clone()
+            })
+        };
+        assert!(add_to_empty(&tunnel(false)).is_err());
+        assert!(add_to_empty(&tunnel(true)).is_ok());
     }
 
     #[test]

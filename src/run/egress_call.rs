@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use crate::api::{ApiError, Egress as Asked, EgressOp, EgressReply, EgressStatus, ErrorKind};
 use crate::config::egress::EgressConfig;
 use crate::egress::delivery;
+use crate::egress::refused::Refusals;
+use crate::egress::removed;
 use crate::egress::resolvers;
 use crate::egress::rules::{self, Deliveries, RuleChange};
 use crate::error::Error;
@@ -35,7 +37,11 @@ impl ControlPlane {
             Err(error @ (ChangeError::AlreadyThere(_) | ChangeError::NotInspected(_))) => {
                 return Ok(self.egress_reply(egress, false, vec![error.to_string()]));
             }
-            Err(error) => return Err(refused(error.to_string())),
+            Err(error) => {
+                let hint = removed::hint(&error, &change, own, &self.context.dirs);
+                let refused = refused(error.to_string());
+                return Err(ApiError { hint, ..refused });
+            }
         };
         self.change_policy(&change, changed).map_err(|error| {
             log::warn!("the network's rules stay as they are: {error}");
@@ -57,6 +63,7 @@ impl ControlPlane {
         // All that can fail comes before the file is written: what it says
         // then is in force.
         let policy = egress.setup.merged(&changed)?;
+        let removed = removed::notices(change, &egress.setup.workspace, &policy);
         let staged = StagedPolicy::write(&self.context, &policy)?;
         self.workspace_file.change_rules(change, &changed)?;
         staged.put()?;
@@ -67,8 +74,8 @@ impl ControlPlane {
         };
         let notice = rules::delivery_notice(change, &deliveries(egress));
         let unchecked = (!egress.setup.expectations().is_empty()).then_some(UNCHECKED);
-        let notices = notice.into_iter().chain(unchecked);
-        Ok(self.egress_reply(egress, true, notices.map(str::to_owned).collect()))
+        let more = notice.into_iter().chain(unchecked).map(str::to_owned);
+        Ok(self.egress_reply(egress, true, removed.into_iter().chain(more).collect()))
     }
 
     fn without_network(&self, asked: &Asked) -> Result<EgressReply, ApiError> {
@@ -86,7 +93,13 @@ impl ControlPlane {
         })
     }
 
-    fn egress_reply(&self, egress: &Egress, changed: bool, notices: Vec<String>) -> EgressReply {
+    fn egress_reply(
+        &self,
+        egress: &Egress,
+        changed: bool,
+        mut notices: Vec<String>,
+    ) -> EgressReply {
+        notices.extend(Refusals::of(&egress.setup.policy).notices());
         EgressReply {
             network: self.context.list.network.clone(),
             changed,

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{ListReply, RuleEntry};
 use crate::config::{Config, WorkspaceFile};
 use crate::dirs::Dirs;
+use crate::egress::refused::Refusals;
 use crate::egress::setup::writable_grants;
 use crate::egress::state::InstallState;
 use crate::egress::{EgressError, rules};
@@ -83,8 +84,9 @@ fn whole(found: Found, mut asked: Asked) -> Result<Planned, Error> {
     let mut list = context.list;
     let notices = refused.into_iter();
     let notices = notices.chain(asked.workspace_file.notice().map(str::to_owned));
-    list.notices.extend(notices.map(|line| printable(&line)));
     let policy = asked.egress.map(|egress| egress.setup.policy);
+    let notices = notices.chain(refused_rules(policy.as_ref()));
+    list.notices.extend(notices.map(|line| printable(&line)));
     Ok(Planned {
         argv: std::iter::once("podman".to_owned()).chain(words).collect(),
         list,
@@ -143,6 +145,7 @@ fn part(
     let mounts = ground.plan(&grants)?.mounts;
     let notices = notices.into_iter().chain(refused);
     let notices = notices.chain(file.notice().map(str::to_owned));
+    let notices = notices.chain(refused_rules(policy.as_ref()));
     let mut list = list_reply(&config, &workspace, policy.is_some(), notices);
     list.mounts = mounts.iter().map(mount_entry).collect();
     let told = missing.iter().map(|error| printable(&error.to_string()));
@@ -157,6 +160,10 @@ fn part(
         missing: told.collect(),
     };
     Ok((planned, missing))
+}
+
+fn refused_rules(policy: Option<&EgressPolicy>) -> Vec<String> {
+    policy.map_or_else(Vec::new, |policy| Refusals::of(policy).notices())
 }
 
 fn persisted(ground: &Ground<'_>, file: &StandingFile) -> (GrantSet, Vec<String>) {

@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use crate::config::egress::{EgressConfig, Registry};
+use crate::config::expect::{Expectation, Verdict};
 use crate::config::rule::HTTPS_PORT;
 use crate::policy::egress::{HostEntry, HttpsRule, PathPattern, TcpRule};
 use crate::policy::egress_rules::{https_identity, tcp_identity};
@@ -31,7 +32,16 @@ pub(super) fn changes(old: &EgressConfig, new: &EgressConfig) -> Vec<Change> {
         is_unnamed: change.widens,
         ..change
     }));
-    changes.extend(checks(old, new));
+    let identity = |check: &Expectation| format!("{} {}", check.target, check.verdict.as_str());
+    changes.extend(difference(&old.expect, &new.expect, identity, check));
+    match (is_checked(old), is_checked(new)) {
+        (false, true) => changes.push(change(true, "checks the network at each start".to_owned())),
+        (true, false) => changes.push(change(
+            false,
+            "checks the network at a start no more".to_owned(),
+        )),
+        _ => {}
+    }
     changes
 }
 
@@ -63,7 +73,7 @@ pub(crate) fn https(rule: &HttpsRule) -> String {
         [path] => text.push_str(&path.to_string()),
         paths => {
             let paths: Vec<String> = paths.iter().map(PathPattern::to_string).collect();
-            let _ = write!(text, " below {}", paths.join(" "));
+            let _ = write!(text, " below {}", paths.join(", "));
         }
     }
     if let Some(methods) = &rule.methods {
@@ -95,10 +105,17 @@ fn registry(tool: &Registry) -> String {
     format!("egress to the registries that {tool} uses on this host")
 }
 
-/// They allow nothing, but each of them is a request that is made.
-fn checks(old: &EgressConfig, new: &EgressConfig) -> Option<Change> {
-    let is_same = old.expect == new.expect && old.verify_at_start == new.verify_at_start;
-    (!is_same).then(|| change(false, "changes what is checked of the network".to_owned()))
+/// It allows nothing, but is a request that is made.
+fn check(check: &Expectation) -> String {
+    let verdict = match check.verdict {
+        Verdict::Allow => "is reached",
+        Verdict::Deny => "is not reached",
+    };
+    format!("the check that {} {verdict}", check.target)
+}
+
+fn is_checked(config: &EgressConfig) -> bool {
+    config.verify_at_start == Some(true)
 }
 
 #[cfg(test)]
@@ -125,7 +142,7 @@ mod tests {
         let expected = [
             "turns the network on",
             "adds egress to https://a.example.org/*",
-            "adds egress to https://*.b.example.org:8443 below /x/* /y with GET, also at a private address",
+            "adds egress to https://*.b.example.org:8443 below /x/*, /y with GET, also at a private address",
             "adds egress to https://c.example.org/* without inspection",
             "adds egress to tcp://d.example.org:22",
             "adds the address 192.0.2.1 for the name d.example.org",
@@ -158,6 +175,24 @@ mod tests {
         ];
         let expected = expected.map(|text| (true, text.to_owned()));
         assert_eq!(words("", text), expected);
+    }
+
+    #[test]
+    fn checks_are_told_one_by_one() {
+        let text = "[egress]\nverify_at_start = true\n\
+            [[egress.expect]]\nurl = 'https://a.example.org/x'\nverdict = 'deny'\n\
+            [[egress.expect]]\nurl = 'tcp://a.example.org:22'\nverdict = 'allow'\n";
+        let told = [
+            "the check that https://a.example.org/x is not reached",
+            "the check that tcp://a.example.org:22 is reached",
+        ];
+        let added = told.map(|what| (true, format!("adds {what}")));
+        let start = (true, "checks the network at each start".to_owned());
+        assert_eq!(words("", text), [&added[..], &[start]].concat());
+        let removed = told.map(|what| (false, format!("removes {what}")));
+        let start = (false, "checks the network at a start no more".to_owned());
+        assert_eq!(words(text, ""), [&removed[..], &[start]].concat());
+        assert_eq!(words(text, text), []);
     }
 
     #[test]

@@ -142,6 +142,13 @@ fn a_workspace_without_an_audit_is_told_how_to_get_one() {
     ] {
         assert!(ran.stderr.contains(told), "{}", ran.stderr);
     }
+    // Advice is for what can be a workspace.
+    for word in ["deadbeef", "/"] {
+        let ran = home.run(&["audit", word]);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(!ran.stderr.contains("umwelt-ctl trust"), "{ran:?}");
+        assert!(ran.stderr.contains("umwelt-ctl audit DIR"), "{ran:?}");
+    }
     for words in [
         ["--lines", "few"],
         ["--summary", "--follow"],

@@ -152,16 +152,184 @@ fn a_directory_that_is_not_there_is_no_workspace() {
     let gone = format!("{}/nosuch", home.workspace);
     for args in [
         &["egress", "list", &gone][..],
+        &["egress", "add", "https", "a.example.org", &gone],
         &["config", &gone],
         &["plan", &gone],
+        &["trust", &gone],
     ] {
         let ran = home.run(args);
         assert_eq!(ran.code, Some(2), "{ran:?}");
         assert_eq!(ran.text(), "");
-        for said in ["No such file or directory", "umwelt-ctl exec DIR -- CMD"] {
-            assert!(ran.stderr.contains(said), "{ran:?}");
+        let called = args[..args.len() - 1].join(" ");
+        for said in [
+            "No such file or directory".to_owned(),
+            format!("as in: umwelt-ctl {called} DIR\n"),
+        ] {
+            assert!(ran.stderr.contains(&said), "{ran:?}");
         }
     }
+}
+
+#[test]
+fn what_cannot_be_a_workspace_is_refused_by_all_that_tell_of_one() {
+    let home = home();
+    let of_user = home.path("home");
+    for place in ["/", of_user.to_str().unwrap()] {
+        for args in [
+            &["egress", "list"][..],
+            &["egress", "add", "tcp", "a.example.org:22"],
+            &["config"],
+            &["plan"],
+        ] {
+            let ran = home.run(&[args, &[place]].concat());
+            assert_eq!((ran.code, ran.text()), (Some(2), ""), "{ran:?}");
+            assert!(ran.stderr.contains("as workspace: it is the"), "{ran:?}");
+        }
+    }
+}
+
+/// A host whose pip is configured.
+fn with_mirror(home: &Home) {
+    std::fs::create_dir_all(home.path("home/.pip")).unwrap();
+    let mirror = "[global]\nindex-url = https://mirror.example.org/simple\n";
+    std::fs::write(home.path("home/.pip/pip.conf"), mirror).unwrap();
+    let base =
+        "[egress]\nregistries = [\"pip\"]\n\n[[egress.https]]\nhost = \"base.example.org\"\n";
+    std::fs::write(home.path("config/umwelt/umwelt.toml"), base).unwrap();
+}
+
+#[test]
+fn removal_tells_what_went_and_what_still_allows_it() {
+    let home = home();
+    with_mirror(&home);
+    let run = |words: &str| {
+        let args: Vec<&str> = words.split(' ').chain([home.workspace.as_str()]).collect();
+        home.run(&[&["egress"], &args[..]].concat())
+    };
+    for words in [
+        "add https mirror.example.org --path /a --method PUT",
+        "add https mirror.example.org --path /b",
+        "add tcp a.example.org:22",
+    ] {
+        assert_eq!(run(words).code, Some(0), "{words}");
+    }
+    let ran = run("remove https mirror.example.org --path /a");
+    let told = "note: removed: https://mirror.example.org/a with PUT\n\
+        note: still allowed by: registry pip, /* by GET, HEAD\nnote: no sandbox";
+    assert!(ran.text().contains(told), "{ran:?}");
+    let ran = run("remove tcp a.example.org:22");
+    assert!(
+        ran.text()
+            .contains("note: removed: tcp://a.example.org:22\n"),
+        "{ran:?}"
+    );
+    assert!(!ran.text().contains("still allowed"), "{ran:?}");
+    // The rest cannot be removed here, and where it can is told.
+    let base = home.path("config/umwelt/umwelt.toml");
+    for (words, line) in [
+        ("remove https base.example.org", "take it out of"),
+        (
+            "remove https mirror.example.org --path *",
+            "take \"pip\" out of registries in",
+        ),
+    ] {
+        let ran = run(words);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        let number = if line.contains("pip") { 2 } else { 4 };
+        let hint = format!("hint: {line} {base:?}, line {number}");
+        assert!(ran.stderr.contains(&hint), "{hint}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_registry_can_be_named_by_the_shipped_file_or_by_the_workspace() {
+    let home = home();
+    with_mirror(&home);
+    let remove = || {
+        let host = "mirror.example.org";
+        let ran = home.run(&["egress", "remove", "https", host, &home.workspace]);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        ran.stderr
+    };
+    std::fs::remove_file(home.path("config/umwelt/umwelt.toml")).unwrap();
+    let told = remove();
+    assert!(
+        told.contains("\"pip\" is a registry that umwelt ships"),
+        "{told}"
+    );
+    std::fs::write(
+        home.path("config/umwelt/umwelt.toml"),
+        "[egress]\nregistries = []\n",
+    )
+    .unwrap();
+    std::fs::write(file(&home), format!("{TEXT}registries = [\"pip\"]\n")).unwrap();
+    assert_eq!(home.run(&["trust", "--yes", &home.workspace]).code, Some(0));
+    let told = remove();
+    let hint = "hint: take \"pip\" out of registries in .umwelt.toml\n";
+    assert!(told.ends_with(hint), "{told}");
+}
+
+#[test]
+fn a_change_is_answered_with_all_rules() {
+    let home = home();
+    with_mirror(&home);
+    let rules = |words: &str| {
+        let args: Vec<&str> = words.split(' ').chain([home.workspace.as_str()]).collect();
+        let ran = home.run(&[&["egress"], &args[..], &["--json"]].concat());
+        let reply: Value = serde_json::from_str(ran.text()).unwrap();
+        (reply["changed"].clone(), reply["rules"].clone())
+    };
+    let (changed, added) = rules("add https a.example.org");
+    assert_eq!(changed, json!(true));
+    assert!(added.to_string().contains("mirror.example.org"), "{added}");
+    assert_eq!(
+        rules("add https a.example.org"),
+        (json!(false), added.clone())
+    );
+    assert_eq!(rules("list"), (json!(false), added));
+}
+
+#[test]
+fn rule_that_the_gateway_refuses_is_told_wherever_rules_are() {
+    let home = home();
+    let text = format!("{TEXT}\n[[hosts]]\nname = \"git.example.org\"\naddress = \"10.0.0.5\"\n");
+    std::fs::write(file(&home), &text).unwrap();
+    assert_eq!(home.run(&["trust", "--yes", &home.workspace]).code, Some(0));
+    let why = "https://git.example.org/* is refused: git.example.org has the address 10.0.0.5 (private), which takes private = true in the rule";
+    let host = "git.example.org";
+    let added = home.run(&["egress", "add", "https", host, &home.workspace]);
+    assert!(added.text().contains(why), "{added:?}");
+    for command in [&["egress", "list"][..], &["plan"]] {
+        let ran = home.run(&[command, &[home.workspace.as_str()]].concat());
+        assert!(ran.text().contains(why), "{ran:?}");
+    }
+    let private = ["egress", "add", "https", host, "--private", &home.workspace];
+    let added = home.run(&private);
+    assert_eq!(added.code, Some(0), "{added:?}");
+    assert!(!added.text().contains("is refused"), "{added:?}");
+}
+
+#[test]
+fn tunnel_beside_an_inspected_rule_is_refused_with_the_way_to_take_that_out() {
+    let home = home();
+    let host = "a.example.org";
+    let add = ["egress", "add", "https", host, &home.workspace];
+    assert_eq!(home.run(&add).code, Some(0));
+    let before = text(&home);
+    let tunnel = [
+        "egress",
+        "add",
+        "https",
+        host,
+        "--no-inspect",
+        &home.workspace,
+    ];
+    let ran = home.run(&tunnel);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let way = "hint: take it out first: umwelt-ctl egress remove https a.example.org\n";
+    assert!(ran.stderr.ends_with(way), "{ran:?}");
+    assert!(!ran.stderr.contains("line"), "{ran:?}");
+    assert_eq!(text(&home), before);
 }
 
 #[test]

@@ -386,6 +386,68 @@ fn question_tells_what_is_never_granted_and_all_that_the_network_opens() {
 }
 
 #[test]
+fn what_the_gateway_refuses_is_not_promised() {
+    let home = Home::new();
+    std::fs::create_dir_all(home.path("config/umwelt")).unwrap();
+    let base = "[egress]\nregistries = []\n";
+    std::fs::write(home.path("config/umwelt/umwelt.toml"), base).unwrap();
+    let text = "[egress]\nenabled = true\n[[egress.https]]\nhost = \"git.example.org\"\n\
+        [[hosts]]\nname = \"git.example.org\"\naddress = \"127.0.0.1\"\n";
+    write(&home, text);
+    let ran = trust(&home, "--diff");
+    let told = "The sandbox then reaches\n  nothing\n\n\
+        note: https://git.example.org/* is refused: git.example.org has the address 127.0.0.1 (loopback), \
+        which takes private = true in the rule; it is a rule of the workspace file\n";
+    assert!(ran.text().contains(told), "{ran:?}");
+    let private = "host = \"git.example.org\"\nprivate = true\n";
+    write(
+        &home,
+        &text.replace("host = \"git.example.org\"\n", private),
+    );
+    let ran = trust(&home, "--diff");
+    assert!(
+        ran.text()
+            .contains("  https://git.example.org/*, also at a private address  (this file)\n\n---"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn rules_without_a_network_are_told_to_lack_it() {
+    let home = Home::new();
+    let note = "note: the network stays off, and nothing that the file says of it counts: \
+        write enabled = true below [egress] in .umwelt.toml\n";
+    for text in [
+        "[[egress.https]]\nhost = \"a.example.org\"\n",
+        "[egress]\nregistries = [\"pip\"]\n",
+    ] {
+        write(&home, text);
+        let ran = trust(&home, "--diff");
+        assert!(ran.text().contains(note), "{ran:?}");
+        write(
+            &home,
+            &format!("egress.enabled = true\n{text}").replace("[egress]\n", "egress."),
+        );
+        let ran = trust(&home, "--diff");
+        assert!(!ran.text().contains("stays off"), "{ran:?}");
+    }
+    write(&home, TEXT);
+    assert!(!trust(&home, "--diff").text().contains("stays off"));
+}
+
+#[test]
+fn what_a_registry_lacks_is_a_note_after_the_list() {
+    let home = Home::new();
+    std::fs::create_dir_all(home.path("home/.pip")).unwrap();
+    let plain = "[global]\nindex-url = http://mirror.example.org/simple\n";
+    std::fs::write(home.path("home/.pip/pip.conf"), plain).unwrap();
+    write(&home, "[egress]\nenabled = true\nregistries = [\"pip\"]\n");
+    let ran = trust(&home, "--diff");
+    assert!(ran.text().contains("\nnote: registries: pip: "), "{ran:?}");
+    assert!(!ran.text().contains("\n  registries"), "{ran:?}");
+}
+
+#[test]
 fn registries_whose_hosts_the_file_does_not_name_are_marked() {
     let home = Home::new();
     let text = "[egress]\nenabled = true\nregistries = [\"pip\"]\n[[egress.https]]\nhost = \"a.example.org\"\n";

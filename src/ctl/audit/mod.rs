@@ -29,9 +29,11 @@ use crate::ctl::audit::sources::{Line, Sources};
 use crate::ctl::audit::tally::Counts;
 use crate::ctl::output::{self, Widths};
 use crate::ctl::place::{Place, Target};
+use crate::ctl::trust::path_of;
 use crate::ctl::{CtlError, NAME, tail};
 use crate::error::Error;
 use crate::text::shell_word;
+use crate::workspace::Workspace;
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "audit",
@@ -87,9 +89,10 @@ fn run(args: Args) -> Result<ExitCode, Error> {
     check(&args)?;
     let followed = args.has("follow").then_some(LINES);
     let lines = args.number("lines")?.or(followed);
-    let target = Place::load()?.target(args.workspace())?;
+    let place = Place::load()?;
+    let target = place.target(args.workspace())?;
     let Some(mut sources) = Sources::open(&target.names, &target.sid)? else {
-        return Err(AuditError::NoAudit { what: target.shown }.into());
+        return Err(none_of(&place, target).into());
     };
     if let Some(file) = args.value("html") {
         return write_page(Path::new(file), &mut sources, target);
@@ -106,6 +109,15 @@ fn run(args: Args) -> Result<ExitCode, Error> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn none_of(place: &Place, target: Target) -> AuditError {
+    let workspace = path_of(place, &target).ok();
+    let can_be_one = |path: &PathBuf| Workspace::select(Some(path), None, &place.dirs).is_ok();
+    AuditError::NoAudit {
+        workspace: workspace.filter(can_be_one),
+        what: target.shown,
+    }
 }
 
 fn check(args: &Args) -> Result<(), Error> {
@@ -265,6 +277,8 @@ pub(crate) enum AuditError {
     /// The sandbox never had a network.
     NoAudit {
         what: String,
+        /// Where one could run, if that is known.
+        workspace: Option<PathBuf>,
     },
     /// What stands in the place of the page is not replaced.
     NotPlain {
@@ -277,10 +291,18 @@ pub(crate) enum AuditError {
 impl AuditError {
     pub(crate) fn hint(&self) -> Option<String> {
         Some(match self {
-            AuditError::NoAudit { what } => format!(
+            AuditError::NoAudit {
+                workspace: None, ..
+            } => format!(
+                "name a project directory, as in: {NAME} audit DIR; see those that run with: {NAME} status"
+            ),
+            AuditError::NoAudit {
+                workspace: Some(path),
+                ..
+            } => format!(
                 "to give a project a network, write \"[egress]\" and below it \"enabled = true\" into its .umwelt.toml, \
                  then run: {NAME} trust {}",
-                shell_word(what)
+                shell_word(&path.to_string_lossy())
             ),
             AuditError::NotPlain { path, .. } => format!(
                 "name another file, or remove this one: rm {}",
@@ -294,7 +316,7 @@ impl AuditError {
 impl fmt::Display for AuditError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AuditError::NoAudit { what } => write!(
+            AuditError::NoAudit { what, .. } => write!(
                 f,
                 "there is no audit of {what:?}: no sandbox with a network has run there"
             ),

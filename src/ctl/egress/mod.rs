@@ -5,6 +5,7 @@ mod offline;
 pub(super) mod render;
 
 use std::ffi::{OsStr, OsString};
+use std::net::{IpAddr, Ipv6Addr};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -12,12 +13,13 @@ use crate::api::client::Client;
 use crate::api::{Call, Egress, EgressOp, EgressReply, RuleKind};
 use crate::cli::args::{self, Action, Args, Operands, Subcommand};
 use crate::cli::{self, usage};
-
+use crate::config::rule::parse_host;
 use crate::ctl::output;
 use crate::ctl::peer::{self, Presence};
 use crate::ctl::place::Place;
 use crate::ctl::{CLIENT, NAME};
 use crate::error::{Error, exit_code};
+use crate::text::shell_word;
 
 pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     name: "egress",
@@ -102,7 +104,24 @@ struct Asked<'a> {
 }
 
 fn run(args: Args) -> Result<ExitCode, Error> {
-    let Asked { call, workspace } = parse(&args)?;
+    let asked = parse(&args)?;
+    let command = command(&args, &asked);
+    answer(&args, asked).map_err(|error| match error {
+        Error::Workspace(_) => error.of_command(&command),
+        other => other,
+    })
+}
+
+/// What was called, up to its workspace.
+fn command(args: &Args, asked: &Asked<'_>) -> String {
+    let count = args.operands.len() - usize::from(asked.workspace.is_some());
+    let words = args.operands.iter().take(count);
+    let words = words.map(|word| format!(" {}", shell_word(&word.to_string_lossy())));
+    format!("{NAME} egress {}{}", args.action, words.collect::<String>())
+}
+
+fn answer(args: &Args, asked: Asked<'_>) -> Result<ExitCode, Error> {
+    let Asked { call, workspace } = asked;
     let op = call.op;
     let place = Place::load()?;
     let target = place.target(workspace)?;
@@ -177,10 +196,17 @@ fn read_rule<'a>(
         None => (given.as_str(), None),
     };
     let port = match (kind, port, args.text("port")?) {
-        (RuleKind::Tcp, None, _) => {
+        (RuleKind::Tcp, None, Some(port)) => {
+            return Err(Error::usage(format!(
+                "a tcp rule has its port beside the host; write {}",
+                joined(host, &port)
+            )));
+        }
+        (RuleKind::Tcp, None, None) => {
+            let is_number = |text: &String| text.bytes().all(|byte| byte.is_ascii_digit());
             let word = words.next().map(|word| word.to_string_lossy().into_owned());
-            let lacking = || Error::usage(format!("{host:?} needs a port: {host}:PORT"));
-            Some(word.ok_or_else(lacking)?)
+            let word = word.filter(is_number);
+            Some(word.ok_or_else(|| without_port(host))?)
         }
         (RuleKind::Https, Some(port), Some(other)) => {
             return Err(Error::usage(format!(
@@ -189,8 +215,9 @@ fn read_rule<'a>(
         }
         (_, port, of_option) => port.or(of_option),
     };
-    if kind == RuleKind::Tcp {
-        refuse_of_https(args)?;
+    match kind {
+        RuleKind::Tcp => refuse_of_https(args)?,
+        RuleKind::Https => refuse_path(host)?,
     }
     call.kind = Some(kind);
     call.host = Some(host.to_owned());
@@ -223,6 +250,48 @@ fn refuse_of_https(args: &Args) -> Result<(), Error> {
         ))),
         None => Ok(()),
     }
+}
+
+/// In a file a path has a key, here it has an option.
+fn refuse_path(word: &str) -> Result<(), Error> {
+    let Some((host, path)) = word.split_once('/') else {
+        return Ok(());
+    };
+    let name = with_port(host).map_or(host, |(name, _)| name);
+    let is_range = name.parse::<IpAddr>().is_ok() && path.parse::<u8>().is_ok();
+    if is_range || parse_host(name).is_err() {
+        return Ok(());
+    }
+    let host = shell_word(host);
+    let right = match path {
+        "" => host,
+        path => format!("{host} --path {}", shell_word(&format!("/{path}"))),
+    };
+    Err(Error::usage(format!(
+        "{word:?} holds a path; write: {right}"
+    )))
+}
+
+fn joined(host: &str, port: &str) -> String {
+    match host.parse::<Ipv6Addr>() {
+        Ok(address) => format!("[{address}]:{port}"),
+        Err(_) => format!("{host}:{port}"),
+    }
+}
+
+/// The end of an IPv6 address can have been meant as the port.
+fn without_port(host: &str) -> Error {
+    let lacking = format!("{host:?} needs a port: {}", joined(host, "PORT"));
+    let meant = host.rsplit_once(':').filter(|(address, port)| {
+        let is_address = address.parse::<Ipv6Addr>().is_ok();
+        is_address && host.parse::<Ipv6Addr>().is_ok() && checked_port(port).is_ok()
+    });
+    Error::usage(match meant {
+        Some((address, port)) => {
+            format!("{lacking}; or, if {port} is the port, write [{address}]:{port}")
+        }
+        None => lacking,
+    })
 }
 
 /// `HOST:PORT`, and `[ADDRESS]:PORT` for IPv6.
@@ -317,6 +386,50 @@ mod tests {
         // Not a port, so it is for others to refuse it.
         let (url, _) = call("add https https://a.example.org/x").unwrap();
         assert_eq!(url.host.as_deref(), Some("https://a.example.org/x"));
+    }
+
+    #[test]
+    fn words_in_the_wrong_place_are_told_with_the_right_one() {
+        for (line, said) in [
+            (
+                "add tcp 2001:db8::1:5432",
+                "needs a port: [2001:db8::1:5432]:PORT; or, if 5432 is the port, write [2001:db8::1]:5432",
+            ),
+            ("add tcp 2001:db8::1:5432 w", "write [2001:db8::1]:5432"),
+            ("add tcp 2001:db8::1", "needs a port: [2001:db8::1]:PORT"),
+            (
+                "add tcp a.example.org w",
+                "needs a port: a.example.org:PORT",
+            ),
+            (
+                "add tcp db.example.org --port 5434",
+                "write db.example.org:5434",
+            ),
+            ("add tcp 2001:db8::1 --port 22", "write [2001:db8::1]:22"),
+            (
+                "add https a.example.org/team",
+                "\"a.example.org/team\" holds a path; write: a.example.org --path /team",
+            ),
+            (
+                "add https a.example.org:8443/a/*",
+                "write: a.example.org:8443 --path '/a/*'",
+            ),
+            ("add https a.example.org/", "write: a.example.org"),
+        ] {
+            let Err(Error::Usage(error)) = call(line) else {
+                panic!("{line}");
+            };
+            assert!(error.to_string().ends_with(said), "{line}: {error}");
+        }
+        // For the rules to refuse.
+        for host in [
+            "10.0.0.0/8",
+            "2001:db8::/32",
+            "*",
+            "https://a.example.org/x",
+        ] {
+            assert!(call(&format!("add https {host}")).is_ok(), "{host}");
+        }
     }
 
     #[test]

@@ -8,14 +8,16 @@ use crate::config::{Config, WorkspaceFile};
 use crate::ctl::NAME;
 use crate::ctl::place::{Place, Target};
 use crate::ctl::trust::directory_of;
+use crate::egress::refused::Refusals;
 use crate::egress::rules::{self, RuleChange};
 use crate::egress::setup::writable_grants;
+use crate::egress::{EgressError, removed};
 use crate::error::Error;
 use crate::podman;
 use crate::policy::egress::EgressPolicy;
 use crate::policy::egress_change::ChangeError;
 use crate::policy::egress_rules;
-use crate::registries;
+use crate::registries::{self, Resolved};
 use crate::text::{printable, shell_word};
 use crate::trust::{WorkspaceSettings, WorkspaceTrust};
 use crate::workspace::Workspace;
@@ -31,15 +33,15 @@ pub(super) fn answer(place: &Place, target: &Target, asked: &Egress) -> Result<E
     let mut notices: Vec<String> = settings.notice().into_iter().collect();
     notices.extend(off(&trust, &settings, &path));
     let file = settings.file;
+    // Where no sandbox can be, there is nothing to tell of one.
+    Workspace::select(Some(&path), None, &place.dirs)?;
+    let found = registries_of(place, &path, &config, &file);
+    let policy = merged(target, &config, &file, &found)?;
     if asked.op == EgressOp::List {
-        let (policy, warnings) = with_registries(place, &path, &config, &file)?;
-        notices.extend(warnings);
+        notices.extend(found.warnings);
         return Ok(reply(&file, &policy, false, notices));
     }
-    Workspace::select(Some(&path), None, &place.dirs)?;
     let change = RuleChange::parse(asked)?;
-    // Of registries too: what is wrong with the change may be one of theirs.
-    let (policy, _) = with_registries(place, &path, &config, &file)?;
     let changed = match change.apply(&policy, &file.egress) {
         Ok(changed) => changed,
         // What was asked for is so already.
@@ -50,15 +52,19 @@ pub(super) fn answer(place: &Place, target: &Target, asked: &Egress) -> Result<E
         // With a file that does not count, that is the reason.
         Err(error) => {
             trust.check_counts()?;
-            return Err(ApiError::new(ErrorKind::Refused, error.to_string()).into());
+            let hint = removed::hint(&error, &change, &file.egress, &place.dirs);
+            let refused = ApiError::new(ErrorKind::Refused, error.to_string());
+            return Err(ApiError { hint, ..refused }.into());
         }
     };
+    let before = file.egress.clone();
     let file = WorkspaceFile {
         egress: changed,
         ..file
     };
-    let policy = merged(target, &config, &file)?;
+    let policy = merged(target, &config, &file, &found)?;
     let is_changed = trust.change_rules(&change)?;
+    notices.extend(removed::notices(&change, &before, &policy));
     if file.egress.enabled {
         notices.push(LATER.to_owned());
     }
@@ -85,38 +91,32 @@ fn off(trust: &WorkspaceTrust, settings: &WorkspaceSettings, path: &Path) -> Opt
     })
 }
 
-fn merged(target: &Target, config: &Config, file: &WorkspaceFile) -> Result<EgressPolicy, Error> {
-    let merged = egress_rules::merge(
-        target.sid.as_str(),
-        &config.egress,
-        &file.egress,
-        Vec::new(),
-    );
-    Ok(merged.map_err(crate::egress::EgressError::from)?)
-}
-
-/// For looking at: the tools of the host are asked, as at a start.
-fn with_registries(
-    place: &Place,
-    path: &Path,
+fn merged(
+    target: &Target,
     config: &Config,
     file: &WorkspaceFile,
-) -> Result<(EgressPolicy, Vec<String>), Error> {
+    found: &Resolved,
+) -> Result<EgressPolicy, Error> {
+    let (sid, rules) = (target.sid.as_str(), found.rules.clone());
+    let merged = egress_rules::merge(sid, &config.egress, &file.egress, rules);
+    Ok(merged.map_err(EgressError::from)?)
+}
+
+/// The tools of the host are asked, as at a start.
+fn registries_of(place: &Place, path: &Path, config: &Config, file: &WorkspaceFile) -> Resolved {
     let tools = egress_rules::registries(&config.egress, &file.egress);
-    let (home, writable) = (&place.dirs.home, writable_grants(file));
+    let writable = writable_grants(file);
     let tools_path = podman::trusted_search_path();
-    let found = registries::resolve(&tools, home, path, &writable, tools_path);
-    let policy = egress_rules::merge("", &config.egress, &file.egress, found.rules)
-        .map_err(crate::egress::EgressError::from)?;
-    Ok((policy, found.warnings))
+    registries::resolve(&tools, &place.dirs.home, path, &writable, tools_path)
 }
 
 fn reply(
     file: &WorkspaceFile,
     policy: &EgressPolicy,
     changed: bool,
-    notices: Vec<String>,
+    mut notices: Vec<String>,
 ) -> EgressReply {
+    notices.extend(Refusals::of(policy).notices());
     EgressReply {
         network: match file.egress.enabled {
             true => "egress".to_owned(),

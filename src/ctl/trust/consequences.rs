@@ -4,8 +4,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::config::egress::EgressConfig;
 use crate::config::{Config, PersistedGrant, WorkspaceFile};
 use crate::ctl::place::Place;
+use crate::egress::refused::{Refusals, RefusedRule};
 use crate::egress::setup::writable_grants;
 use crate::error::Error;
 use crate::podman;
@@ -16,7 +18,7 @@ use crate::registries;
 use crate::run::grants::Judge;
 use crate::run::masks;
 use crate::text::printable;
-use crate::trust::network_meaning;
+use crate::trust::{FILE, network_meaning};
 
 /// Most rules that are named one by one.
 const MAX_RULES: usize = 40;
@@ -28,6 +30,8 @@ pub(super) struct Consequences {
     pub(super) never: Vec<(PersistedGrant, String)>,
     /// What the sandbox would reach with the network on.
     pub(super) reached: Vec<String>,
+    /// What keeps some of that from being so.
+    pub(super) notes: Vec<String>,
 }
 
 /// Blocks while the tools of the host are asked for their registries.
@@ -48,12 +52,14 @@ pub(super) fn of(
         search_path: &search_path,
         was_writable: &BTreeSet::new(),
     };
+    let (reached, notes) = match file.egress.enabled {
+        true => reached(place, workspace, &config, file),
+        false => (Vec::new(), off(&file.egress).into_iter().collect()),
+    };
     Ok(Consequences {
         never: never_granted(&judge, file),
-        reached: match file.egress.enabled {
-            true => reached(place, workspace, &config, file),
-            false => Vec::new(),
-        },
+        reached,
+        notes,
     })
 }
 
@@ -66,27 +72,54 @@ fn never_granted(judge: &Judge<'_>, file: &WorkspaceFile) -> Vec<(PersistedGrant
     refused.collect()
 }
 
-fn reached(place: &Place, workspace: &Path, config: &Config, file: &WorkspaceFile) -> Vec<String> {
+/// Only the workspace file turns the network on.
+fn off(egress: &EgressConfig) -> Option<String> {
+    let registries = egress.registries.iter().flatten();
+    let count = egress.rule_count() + registries.count() + egress.expect.len();
+    (count > 0).then(|| {
+        format!("the network stays off, and nothing that the file says of it counts: write enabled = true below [egress] in {FILE}")
+    })
+}
+
+/// With notes.
+fn reached(
+    place: &Place,
+    workspace: &Path,
+    config: &Config,
+    file: &WorkspaceFile,
+) -> (Vec<String>, Vec<String>) {
     let tools = egress_rules::registries(&config.egress, &file.egress);
     let home = &place.dirs.home;
     let tools_path = podman::trusted_search_path();
     let found = registries::resolve(&tools, home, workspace, &writable_grants(file), tools_path);
-    let mut lines = match egress_rules::merge("", &config.egress, &file.egress, found.rules) {
-        Ok(policy) => rules(&policy),
-        Err(error) => vec![format!("nothing, for the sandbox cannot start: {error}")],
-    };
-    lines.extend(found.warnings);
-    lines.iter().map(|line| printable(line)).collect()
+    let (lines, mut notes) =
+        match egress_rules::merge("", &config.egress, &file.egress, found.rules) {
+            Ok(policy) => (rules(&policy), Refusals::of(&policy).notices()),
+            Err(error) => {
+                let line = format!("nothing, for the sandbox cannot start: {error}");
+                (vec![line], Vec::new())
+            }
+        };
+    notes.extend(found.warnings);
+    let safe = |lines: Vec<String>| lines.iter().map(|line| printable(line)).collect();
+    (safe(lines), safe(notes))
 }
 
-/// Each rule with where it comes from.
+/// Each rule that leads somewhere, with where it comes from.
 fn rules(policy: &EgressPolicy) -> Vec<String> {
-    let https = policy.https.iter().map(|rule| {
+    let refusals = Refusals::of(policy);
+    let leads = |refused: Option<RefusedRule>| refused.is_none_or(|refused| !refused.is_whole);
+    let https = policy
+        .https
+        .iter()
+        .filter(|rule| leads(refusals.https(rule)));
+    let https = https.map(|rule| {
         let at = place_of(policy, &rule.host, rule.private);
         let words = network_meaning::https(rule);
         format!("{words}{at}  ({})", origin(&rule.origin))
     });
-    let tcp = policy.tcp.iter().map(|rule| {
+    let tcp = policy.tcp.iter().filter(|rule| leads(refusals.tcp(rule)));
+    let tcp = tcp.map(|rule| {
         let at = place_of(policy, &rule.host, rule.private);
         let words = network_meaning::tcp(rule);
         format!("{words}{at}  ({})", origin(&rule.origin))
@@ -98,13 +131,18 @@ fn rules(policy: &EgressPolicy) -> Vec<String> {
         lines.push(format!("and {more} more rules"));
     }
     if lines.is_empty() {
-        lines.push("nothing: there is no rule".to_owned());
+        let is_without = policy.https.is_empty() && policy.tcp.is_empty();
+        let line = match is_without {
+            true => "nothing: there is no rule",
+            false => "nothing",
+        };
+        lines.push(line.to_owned());
     }
     lines
 }
 
-/// A rule that names a private address, itself or by a `[[hosts]]` entry,
-/// reaches it without saying `private`.
+/// A rule that names a private address reaches it without saying `private`,
+/// and so does one beside another that says it.
 fn place_of(policy: &EgressPolicy, host: &HostPattern, is_told: bool) -> String {
     let address = match host {
         HostPattern::Address(address) => Some(*address),
@@ -135,14 +173,15 @@ fn origin(origin: &RuleOrigin) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::egress::EgressConfig;
     use crate::config::egress::testing::read_workspace;
 
     #[test]
     fn each_rule_is_told_with_its_origin_and_a_private_address() {
         let text = "[[egress.https]]\nhost='a.example.org'\nprivate=true\n\
             [[egress.https]]\nhost='10.0.0.7'\n\
+            [[egress.tcp]]\nhost='10.0.0.8'\nport=22\n\
             [[egress.tcp]]\nhost='b.example.org'\nport=22\n\
+            [[egress.https]]\nhost='b.example.org'\n\
             [[hosts]]\nname='b.example.org'\naddress='192.168.1.2'\n";
         let own = read_workspace(text).unwrap();
         let policy = egress_rules::merge("", &EgressConfig::default(), &own, Vec::new());
@@ -150,10 +189,12 @@ mod tests {
         for line in [
             "https://a.example.org/*, also at a private address  (this file)",
             "https://10.0.0.7/*, at the address 10.0.0.7 (private)  (this file)",
-            "tcp://b.example.org:22, at the address 192.168.1.2 (private)  (this file)",
+            "tcp://10.0.0.8:22, at the address 10.0.0.8 (private)  (this file)",
         ] {
             assert!(told.contains(line), "{told}");
         }
+        // The gateway refuses what leads there by a name.
+        assert!(!told.contains("b.example.org"), "{told}");
     }
 
     #[test]
