@@ -548,6 +548,14 @@ mod tests {
                 "[[egress.https]]\nport=1\n".into(),
                 "egress.https: the key \"host\" is missing",
             ),
+            (
+                tcp("localhost", "5432") + "private=true\n",
+                "line 2: egress.tcp.host: \"localhost\" is the sandbox itself there",
+            ),
+            (
+                https("").replace("example.org", "127.0.0.1"),
+                "line 2: egress.https.host: \"127.0.0.1\" is the sandbox itself there",
+            ),
             (tcp("*.example.org", "22"), "line 2: egress.tcp.host: "),
             (
                 tcp("example.org", "-1"),

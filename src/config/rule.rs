@@ -19,6 +19,9 @@ pub(crate) fn parse_host(text: &str) -> Result<HostPattern, String> {
         return Err("is a URL; write only its host".to_owned());
     }
     match text.parse() {
+        Ok(host) if is_loopback(&host) => Err(format!(
+            "{text:?} is the sandbox itself there, never this host; let the service listen on another address of this host and write that one (see \"A service on this host\" in egress.md)"
+        )),
         Ok(HostPattern::Address(address)) => check_address(address).map(HostPattern::Address),
         Ok(host) => Ok(host),
         Err(_) if text == "*" => Err(
@@ -53,6 +56,19 @@ fn is_range(text: &str) -> bool {
     })
 }
 
+/// The sandbox and the gateway have one of their own, and programs do not ask
+/// a proxy for it.
+fn is_loopback(host: &HostPattern) -> bool {
+    match host {
+        HostPattern::Name(name) | HostPattern::Suffix(name) => is_localhost(name),
+        HostPattern::Address(address) => address.is_loopback(),
+    }
+}
+
+fn is_localhost(name: &str) -> bool {
+    name == "localhost" || name.ends_with(".localhost")
+}
+
 fn has_port(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| {
         let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -83,7 +99,7 @@ pub(crate) fn parse_host_name(text: &str) -> Result<String, String> {
         return Err(format!("{text:?} is an address, which needs no entry"));
     }
     let name = parse_name(text)?;
-    if name == "localhost" || name.ends_with(".localhost") {
+    if is_localhost(&name) {
         return Err(format!("{text:?} always means the sandbox itself"));
     }
     Ok(name)
@@ -134,6 +150,11 @@ mod tests {
             ("ff02::1", "not the address of a host"),
             ("::ffff:192.0.2.1", "write \"192.0.2.1\""),
             ("*.org", "too wide"),
+            ("LOCALHOST.", "is the sandbox itself there"),
+            ("db.localhost", "another address of this host"),
+            ("*.db.localhost", "is the sandbox itself there"),
+            ("127.1.2.3", "\"127.1.2.3\" is the sandbox itself there"),
+            ("::1", "is the sandbox itself there"),
         ];
         for (text, expected) in cases {
             let message = parse_host(text).unwrap_err();

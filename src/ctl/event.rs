@@ -89,6 +89,14 @@ fn told(kind: &str, entry: &Value) -> (String, String) {
             };
             (format!("{} lost", lost.len()), what)
         }
+        "egress" => {
+            let what = format!("{} {}", field("op"), field("rule"));
+            let what = match text(entry, "reason") {
+                Some(reason) => format!("{what}: {reason}"),
+                None => what,
+            };
+            (field("applied"), what)
+        }
         "trust" => (field("change"), ".umwelt.toml".to_owned()),
         "gap" => {
             let missing = entry.get("missing").and_then(Value::as_u64);
@@ -172,6 +180,20 @@ mod tests {
                 reason: "a grant",
                 lost: &lost,
             },
+            Entry::Egress {
+                op: "add",
+                rule: "https://a.example.org/*",
+                client,
+                applied,
+                reason: None,
+            },
+            Entry::Egress {
+                op: "add",
+                rule: "tcp://b.example.org:22",
+                client,
+                applied: "refused",
+                reason: Some("this workspace has no network"),
+            },
             Entry::Trust {
                 change: "trusted",
                 client,
@@ -206,6 +228,9 @@ mod tests {
                 "refused c/1 not granted - ro /q: it is hidden".to_owned(),
                 "revoke c/1 live - /p".to_owned(),
                 "recreated - 1 lost - a grant; lost: make".to_owned(),
+                "egress c/1 live - add https://a.example.org/*".to_owned(),
+                "egress c/1 refused - add tcp://b.example.org:22: this workspace has no network"
+                    .to_owned(),
                 "trust c/1 trusted - .umwelt.toml".to_owned(),
                 "gap - - - 3 entries before this one could not be written".to_owned(),
                 "shell c/1 exit 3 1.2s echo\\n\\x1b[2J".to_owned(),

@@ -19,9 +19,10 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     help: "\
 Usage: umwelt-ctl log [--follow] [--lines N] [--json] [WORKSPACE]
 
-Shows the journal of a sandbox: its commands, grants and revokes, starts and
-ends, newest last, with the time in UTC. The sandbox need not run, nor its
-directory exist. Left out, WORKSPACE is the current directory.
+Shows the journal of a sandbox: its commands, grants and revokes, changed rules
+of the network, starts and ends, newest last, with the time in UTC. The sandbox
+need not run, nor its directory exist. Left out, WORKSPACE is the current
+directory.
 
 Options:
   -f, --follow   go on, and show what is added, until interrupted

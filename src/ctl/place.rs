@@ -10,6 +10,7 @@ use crate::ctl::peer::{self, Presence};
 use crate::ctl::{CLIENT, CtlError};
 use crate::dirs::Dirs;
 use crate::error::Error;
+use crate::run::journal::{Entry, Journal};
 use crate::run::preflight::PreflightError;
 use crate::workspace::{self, Names, SessionId, Workspace, WorkspaceError};
 
@@ -68,6 +69,14 @@ impl Place {
             names: Names::new(&self.prefix, &sid, &self.dirs),
             sid,
             shown,
+        }
+    }
+
+    /// In the journal of a sandbox, which need not run.
+    pub(super) fn record(&self, target: &Target, entry: &Entry<'_>) {
+        match crate::dirs::create_private(&self.dirs.data) {
+            Ok(_) => Journal::new(target.names.journal.clone()).record(entry),
+            Err(error) => log::warn!("not in the journal: {error}"),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::ctl::place::{Place, Target};
 use crate::ctl::trust::consequences::Consequences;
 use crate::ctl::{CLIENT, CtlError, NAME, diff};
 use crate::error::{Error, exit_code};
-use crate::run::journal::{Entry, Journal};
+use crate::run::journal::Entry;
 use crate::text::{printable, shell_word};
 use crate::trust::meaning;
 use crate::trust::{self, Comparison, TrustError, TrustState, Untrusted, WorkspaceTrust};
@@ -160,11 +160,8 @@ fn revoke(place: &Place, trust: &WorkspaceTrust, target: &Target) -> Result<Exit
 
 /// In the journal of the sandbox, where its grants stand too.
 fn record(place: &Place, target: &Target, change: &str) {
-    if let Err(error) = crate::dirs::create_private(&place.dirs.data) {
-        return log::warn!("not in the journal: {error}");
-    }
     let client = CLIENT;
-    Journal::new(target.names.journal.clone()).record(&Entry::Trust { change, client });
+    place.record(target, &Entry::Trust { change, client });
 }
 
 /// What fits a screen, with the meaning above it.

@@ -44,6 +44,13 @@ impl RuleChange {
         Ok(RuleChange::Add(rule))
     }
 
+    pub(crate) fn op(&self) -> &'static str {
+        match self {
+            RuleChange::Add(_) => "add",
+            RuleChange::Remove(_) => "remove",
+        }
+    }
+
     /// The workspace's part after it; `policy` is the effective one.
     pub(crate) fn apply(
         &self,
@@ -92,23 +99,27 @@ fn refine(rule: &mut NewRule, asked: &Asked) -> Result<(), String> {
 
 pub(crate) type Deliveries = Vec<(String, u16, Delivery)>;
 
-/// When a tcp rule holds, where that is not at once.
-pub(crate) fn delivery_notice(
-    change: &RuleChange,
-    deliveries: &Deliveries,
-) -> Option<&'static str> {
+/// How the tcp rule that was changed reaches the sandbox that runs.
+pub(crate) fn delivery_of(change: &RuleChange, deliveries: &Deliveries) -> Option<Delivery> {
     let of = |host: String, port: u16| {
         let found = deliveries.iter().find(|(h, p, _)| (h, *p) == (&host, port));
         found.map(|(_, _, delivery)| *delivery)
     };
-    let delivery = match change {
+    match change {
         RuleChange::Add(NewRule::Tcp(rule)) => of(rule.host.to_string(), rule.port),
         RuleChange::Remove(rule) if rule.kind == RuleKind::Tcp => {
             of(rule.host.to_string(), rule.port)
         }
         _ => None,
-    };
-    match delivery? {
+    }
+}
+
+/// When a tcp rule holds, where that is not at once.
+pub(crate) fn delivery_notice(
+    change: &RuleChange,
+    deliveries: &Deliveries,
+) -> Option<&'static str> {
+    match delivery_of(change, deliveries)? {
         Delivery::Direct => None,
         Delivery::Relayed => Some(RELAYED),
         Delivery::PendingRemoval => Some(PENDING),

@@ -645,7 +645,7 @@ fn supersede(batch: &mut [Judged], later: &Judged) {
 }
 
 /// Enough of a command to know it by.
-fn short(command: &str) -> String {
+pub(super) fn short(command: &str) -> String {
     let cut: String = command.chars().take(MAX_COMMAND).collect();
     text::printable(&cut)
 }

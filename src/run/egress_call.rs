@@ -3,7 +3,9 @@
 
 use std::net::IpAddr;
 
-use crate::api::{ApiError, Egress as Asked, EgressOp, EgressReply, EgressStatus, ErrorKind};
+use crate::api::{
+    ApiError, Delivery, Egress as Asked, EgressOp, EgressReply, EgressStatus, ErrorKind,
+};
 use crate::config::egress::EgressConfig;
 use crate::egress::delivery;
 use crate::egress::refused::Refusals;
@@ -12,17 +14,64 @@ use crate::egress::resolvers;
 use crate::egress::rules::{self, Deliveries, RuleChange};
 use crate::error::Error;
 use crate::policy::egress_change::ChangeError;
+use crate::run::change::short;
 use crate::run::control_plane::ControlPlane;
 use crate::run::gateway::StagedPolicy;
+use crate::run::journal::Entry;
 use crate::run::network::Egress;
 use crate::text::printable;
-use crate::trust::FILE;
+use crate::trust::{FILE, network_meaning};
 
 const UNCHECKED: &str =
     "what [[egress.expect]] says was not checked again; check it with: umwelt-ctl egress verify";
 
 impl ControlPlane {
-    pub(crate) fn on_egress(&mut self, asked: &Asked) -> Result<EgressReply, ApiError> {
+    pub(crate) fn on_egress(
+        &mut self,
+        connection: u64,
+        asked: &Asked,
+    ) -> Result<EgressReply, ApiError> {
+        let answer = self.answer_egress(asked);
+        if let (EgressOp::Add | EgressOp::Remove, Ok(change)) = (asked.op, RuleChange::parse(asked))
+        {
+            self.record_rule(connection, &change, &answer);
+        }
+        answer
+    }
+
+    /// As grants are: what was done, and what was asked for and not given.
+    fn record_rule(
+        &self,
+        connection: u64,
+        change: &RuleChange,
+        answer: &Result<EgressReply, ApiError>,
+    ) {
+        let reason = answer.as_ref().err().map(|error| short(&error.message));
+        let applied = match (answer, change) {
+            (Ok(reply), _) if !reply.changed => "unchanged",
+            (Ok(_), _) => self.applied_rule(change),
+            (Err(_), RuleChange::Add(_)) => "refused",
+            (Err(_), RuleChange::Remove(_)) => return,
+        };
+        self.journal.record(&Entry::Egress {
+            op: change.op(),
+            rule: &short(&network_meaning::changed(change)),
+            client: &self.client_name(connection),
+            applied,
+            reason: reason.as_deref(),
+        });
+    }
+
+    fn applied_rule(&self, change: &RuleChange) -> &'static str {
+        let egress = self.egress.as_ref();
+        match egress.and_then(|egress| rules::delivery_of(change, &deliveries(egress))) {
+            None | Some(Delivery::Direct) => "live",
+            Some(Delivery::Relayed) => "relayed",
+            Some(Delivery::PendingRemoval) => "pending_removal",
+        }
+    }
+
+    fn answer_egress(&mut self, asked: &Asked) -> Result<EgressReply, ApiError> {
         let Some(egress) = &self.egress else {
             return self.without_network(asked);
         };

@@ -238,7 +238,7 @@ impl ControlPlane {
                         self.refuse(connection, request, error);
                     }
                 }
-                Call::Egress(asked) => match self.on_egress(&asked) {
+                Call::Egress(asked) => match self.on_egress(connection, &asked) {
                     Ok(reply) => self.reply(connection, request, &reply),
                     Err(error) => self.refuse(connection, request, error),
                 },

@@ -65,6 +65,19 @@ pub(crate) enum Entry<'a> {
         /// The commands that ended with it.
         lost: &'a [String],
     },
+    /// A rule of the network was to be added or removed.
+    Egress {
+        /// `add` or `remove`.
+        op: &'a str,
+        rule: &'a str,
+        client: &'a str,
+        /// `live`, `relayed`, `pending_removal`, `next_start`, `unchanged` or
+        /// `refused`.
+        applied: &'a str,
+        /// Why it was refused.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<&'a str>,
+    },
     /// The record of trust in the workspace file has changed.
     Trust {
         /// `trusted` or `revoked`.

@@ -6,7 +6,9 @@ use std::fmt::Write;
 use crate::config::egress::{EgressConfig, Registry};
 use crate::config::expect::{Expectation, Verdict};
 use crate::config::rule::HTTPS_PORT;
-use crate::policy::egress::{HostEntry, HttpsRule, PathPattern, TcpRule};
+use crate::egress::rules::RuleChange;
+use crate::policy::egress::{HostEntry, HostPattern, HttpsRule, PathPattern, TcpRule};
+use crate::policy::egress_change::{NewRule, OldRule, RuleKind};
 use crate::policy::egress_rules::{https_identity, tcp_identity};
 use crate::trust::meaning::{Change, change};
 
@@ -65,17 +67,7 @@ fn difference<T>(
 
 /// One rule in words.
 pub(crate) fn https(rule: &HttpsRule) -> String {
-    let mut text = format!("https://{}", rule.host.before_port());
-    if rule.port != HTTPS_PORT {
-        let _ = write!(text, ":{}", rule.port);
-    }
-    match rule.paths.as_slice() {
-        [path] => text.push_str(&path.to_string()),
-        paths => {
-            let paths: Vec<String> = paths.iter().map(PathPattern::to_string).collect();
-            let _ = write!(text, " below {}", paths.join(", "));
-        }
-    }
+    let mut text = https_below(&rule.host, rule.port, &rule.paths);
     if let Some(methods) = &rule.methods {
         let _ = write!(text, " with {}", methods.join(", "));
     }
@@ -85,9 +77,46 @@ pub(crate) fn https(rule: &HttpsRule) -> String {
     text + private(rule.private)
 }
 
+fn https_below(host: &HostPattern, port: u16, paths: &[PathPattern]) -> String {
+    let mut text = format!("https://{}", host.before_port());
+    if port != HTTPS_PORT {
+        let _ = write!(text, ":{port}");
+    }
+    match paths {
+        [] => {}
+        [path] => text.push_str(&path.to_string()),
+        paths => {
+            let paths: Vec<String> = paths.iter().map(PathPattern::to_string).collect();
+            let _ = write!(text, " below {}", paths.join(", "));
+        }
+    }
+    text
+}
+
 pub(crate) fn tcp(rule: &TcpRule) -> String {
     let private = private(rule.private);
-    format!("tcp://{}:{}{private}", rule.host.before_port(), rule.port)
+    format!("{}{private}", tcp_to(&rule.host, rule.port))
+}
+
+fn tcp_to(host: &HostPattern, port: u16) -> String {
+    format!("tcp://{}:{port}", host.before_port())
+}
+
+/// The rule that somebody asks to add or to remove.
+pub(crate) fn changed(change: &RuleChange) -> String {
+    match change {
+        RuleChange::Add(NewRule::Https(rule)) => https(rule),
+        RuleChange::Add(NewRule::Tcp(rule)) => tcp(rule),
+        RuleChange::Remove(OldRule {
+            kind,
+            host,
+            port,
+            paths,
+        }) => match kind {
+            RuleKind::Https => https_below(host, *port, paths.as_deref().unwrap_or_default()),
+            RuleKind::Tcp => tcp_to(host, *port),
+        },
+    }
 }
 
 fn private(is_private: bool) -> &'static str {

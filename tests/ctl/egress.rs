@@ -89,6 +89,26 @@ fn without_a_sandbox_the_file_is_changed_and_stays_accepted() {
     ]);
     assert_eq!(none.code, Some(1));
     assert!(none.stderr.contains("no rule for"), "{none:?}");
+    let log = home.run(&["log", "--json", &home.workspace]);
+    let told: Vec<String> = log
+        .text()
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|entry| entry["kind"] == "egress")
+        .map(|entry| format!("{} {} {}", entry["op"], entry["applied"], entry["rule"]))
+        .map(|line| line.replace('"', ""))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "add next_start https://a.example.org:8443 below /x, /y/* with GET, also at a private address",
+            "add next_start tcp://b.example.org:22",
+            "add next_start https://c.example.org/* without inspection",
+            "remove next_start https://a.example.org:8443 below /y/*, /x",
+            "remove next_start tcp://b.example.org:22",
+            "remove next_start https://c.example.org",
+        ]
+    );
     let base = home.run(&[
         "egress",
         "remove",

@@ -1,6 +1,6 @@
 //! `[[egress.expect]]`: tried when somebody asks, and at the start.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::alone::refusals::refusal;
 use crate::podman_common::{PATIENCE, Sandbox, host, sandbox::Place, wait_for};
@@ -85,6 +85,15 @@ fn expectations_are_tried_from_inside_by_every_way_out() {
         rules.contains("relayed") && rules.contains("direct"),
         "{rules}"
     );
+    let mut journal = sandbox.entries();
+    journal.retain(|entry| entry["kind"] == "egress");
+    let told: Vec<_> = journal
+        .iter()
+        .map(|entry| (&entry["op"], &entry["applied"]))
+        .collect();
+    let expected =
+        [("remove", "live"), ("add", "relayed")].map(|(op, how)| (json!(op), json!(how)));
+    assert_eq!(told, expected.each_ref().map(|(op, how)| (op, how)));
     let code = wait_for("the changed rules", PATIENCE, || {
         let (code, checks) = verify(&place);
         (checks[0]["got"] == "deny").then_some(code)

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use crate::api::{ApiError, Egress, EgressOp, EgressReply, ErrorKind};
 use crate::config::{Config, WorkspaceFile};
-use crate::ctl::NAME;
 use crate::ctl::place::{Place, Target};
 use crate::ctl::trust::directory_of;
+use crate::ctl::{CLIENT, NAME};
 use crate::egress::refused::Refusals;
 use crate::egress::rules::{self, RuleChange};
 use crate::egress::setup::writable_grants;
@@ -18,8 +18,9 @@ use crate::policy::egress::EgressPolicy;
 use crate::policy::egress_change::ChangeError;
 use crate::policy::egress_rules;
 use crate::registries::{self, Resolved};
+use crate::run::journal::Entry;
 use crate::text::{printable, shell_word};
-use crate::trust::{WorkspaceSettings, WorkspaceTrust};
+use crate::trust::{WorkspaceSettings, WorkspaceTrust, network_meaning};
 use crate::workspace::Workspace;
 
 const LATER: &str = "no sandbox runs: the rules count from its next start on";
@@ -65,10 +66,23 @@ pub(super) fn answer(place: &Place, target: &Target, asked: &Egress) -> Result<E
     let policy = merged(target, &config, &file, &found)?;
     let is_changed = trust.change_rules(&change)?;
     notices.extend(removed::notices(&change, &before, &policy));
+    if is_changed {
+        place.record(target, &entry(&change, &network_meaning::changed(&change)));
+    }
     if file.egress.enabled {
         notices.push(LATER.to_owned());
     }
     Ok(reply(&file, &policy, is_changed, notices))
+}
+
+fn entry<'a>(change: &RuleChange, rule: &'a str) -> Entry<'a> {
+    Entry::Egress {
+        op: change.op(),
+        rule,
+        client: CLIENT,
+        applied: "next_start",
+        reason: None,
+    }
 }
 
 /// How the network is turned on, where it is not.
