@@ -5,8 +5,8 @@ usage: bench_gateway.py PROGRAMS.json RESULT.json [PART]...
 
 PROGRAMS.json names the executables (umwelt, load, hudsucker, mitmdump). Prints progress to
 stderr and tables to stdout, writes the figures to RESULT.json; exits with 1 if a target is
-missed. Each round runs all options one after the other, and a ratio is the median of the
-rounds' ratios, so that what slows the host hits all alike.
+missed. Each round runs all options one after the other, another one first, and a ratio is the
+median of the rounds' ratios, so that what slows the host hits all alike.
 """
 
 import contextlib
@@ -169,10 +169,17 @@ def bench_starts(table, world):
     table.add("exec until the port is open", statistics.median(times), "s", 0.010, {UMWELT: times})
 
 
+def turned(options, number):
+    """Another one comes first in each round."""
+    items = list(options.items())
+    first = number % len(items)
+    return items[first:] + items[:first]
+
+
 def rates(world, loads, options, kind, number):
     figure = f"{kind} requests, {CONCURRENT} at once"
     say(f"{figure}, round {number + 1}")
-    for name, route in options.items():
+    for name, route in turned(options, number):
         result = world.load(route, "rate", CONCURRENT, RATE_SECONDS, kind, "/f/1k")
         loads.add(figure, name, result["rate"], result["cpu"] / result["total"])
     return figure
@@ -203,12 +210,13 @@ def awake():
 
 
 def latencies(world, loads, options, number):
-    """With client and server on a processor each; the proxy runs where it is put. Where those two
-    happen to share one, direct takes half the time, and what a proxy adds is told by that luck."""
+    """With client and server on a processor each, if there are two; a proxy runs where the kernel
+    puts it. Where client and server share one, direct takes half the time, and what a proxy adds is
+    told by that luck."""
     say(f"latency, round {number + 1}")
     cpus = sorted(os.sched_getaffinity(0))
     with awake(), world.server_on(cpus[-1:]):
-        for name, route in options.items():
+        for name, route in turned(options, number):
             count = SLOW_REQUESTS if name == "mitmproxy" else LATENCY_REQUESTS
             result = world.load(route, "latency", count, "/f/1k", cpus=cpus[:1])
             loads.add("latency, median", name, result["p50"], result["cpu"] / result["total"])
@@ -224,7 +232,7 @@ def bulks(world, loads, options, number):
     }
     for figure, command in commands.items():
         size = BULK if command[0] == "down" else BULK // 2
-        for name, route in options.items():
+        for name, route in turned(options, number):
             result = world.load(route, *command)
             loads.add(figure, name, size / result["seconds"], result["cpu"] * (1 << 30) / size)
 

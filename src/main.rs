@@ -9,6 +9,7 @@ mod attach;
 mod cli;
 mod config;
 mod ctl;
+mod digest;
 mod dirs;
 mod egress;
 mod error;

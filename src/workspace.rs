@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, Stat};
 
-use sha2::{Digest, Sha256};
-
+use crate::digest::sha256;
 use crate::dirs::Dirs;
 use crate::places;
 use crate::sys::open;
@@ -20,14 +19,9 @@ pub(crate) struct SessionId(String);
 
 impl SessionId {
     fn from_path(path: &str) -> SessionId {
-        let digest = Sha256::digest(path.as_bytes());
-        SessionId(
-            digest
-                .iter()
-                .take(4)
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
-        )
+        let mut digest = sha256(path.as_bytes());
+        digest.truncate(8);
+        SessionId(digest)
     }
 
     /// A session id as a person types it.

@@ -3,6 +3,7 @@
 //!
 //! Fails closed: while lines cannot be written, nothing new is allowed.
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,8 +17,8 @@ use serde::Serialize;
 
 /// Most bytes that wait for a disk with room.
 const MAX_BACKLOG: usize = 1 << 20;
-/// Most of a path that is kept, in bytes.
-const MAX_PATH: usize = 1024;
+/// Most of a text that is kept, in bytes.
+const MAX_TEXT: usize = 1024;
 /// How often a failing disk is tried again.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -90,38 +91,42 @@ impl Serialize for Timestamp {
     }
 }
 
-impl Record<'_> {
+impl<'a> Record<'a> {
+    pub(crate) fn denied(kind: &'a str, why: &'a str) -> Record<'a> {
+        Record {
+            kind,
+            verdict: Some("deny"),
+            why: Some(why),
+            ..Record::default()
+        }
+    }
+
     /// Appends this record as a line.
     pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
         let start = out.len();
-        let cut = self.path.and_then(cut_path);
-        let line = match &cut {
-            Some(path) => serde_json::to_writer(
-                &mut *out,
-                &Record {
-                    path: Some(path),
-                    ..self.clone()
-                },
-            ),
-            None => serde_json::to_writer(&mut *out, self),
+        let [method, path, why] = [self.method, self.path, self.why].map(|text| text.map(cut));
+        let record = Record {
+            method: method.as_deref(),
+            path: path.as_deref(),
+            why: why.as_deref(),
+            ..self.clone()
         };
-        match line {
+        match serde_json::to_writer(&mut *out, &record) {
             Ok(()) => out.push(b'\n'),
             Err(_) => out.truncate(start),
         }
     }
 }
 
-/// A path that is too long to be kept, as it is kept: who may ask for anything
-/// shall not push the history out of the files with a few thousand requests.
-fn cut_path(path: &str) -> Option<String> {
-    if path.len() <= MAX_PATH {
-        return None;
+/// What a client has made up, as it is kept: who may ask for anything shall not
+/// push the history out of the files with a few hundred requests.
+fn cut(text: &str) -> Cow<'_, str> {
+    if text.len() <= MAX_TEXT {
+        return Cow::Borrowed(text);
     }
-    let end = (0..=MAX_PATH)
-        .rev()
-        .find(|end| path.is_char_boundary(*end))?;
-    Some(format!("{}…", path.get(..end)?))
+    let end = (0..=MAX_TEXT).rev().find(|end| text.is_char_boundary(*end));
+    let front = text.get(..end.unwrap_or_default()).unwrap_or_default();
+    Cow::Owned(format!("{front}…"))
 }
 
 /// Bounds of the file.
@@ -292,21 +297,37 @@ impl Writer {
         }
     }
 
+    /// The next file comes first: without one, nothing is moved.
     fn move_aside(&self) -> io::Result<(File, u64)> {
+        let next = beside(&self.path, "new");
+        let opened = open(&next)?;
+        // It is gone where this was cut short before.
+        if std::fs::symlink_metadata(&self.path).is_ok() {
+            self.shift()?;
+        }
+        std::fs::rename(&next, &self.path)?;
+        Ok(opened)
+    }
+
+    fn shift(&self) -> io::Result<()> {
         for number in (1..self.rotation.keep).rev() {
             match std::fs::rename(old(&self.path, number), old(&self.path, number + 1)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         }
-        std::fs::rename(&self.path, old(&self.path, 1))?;
-        open(&self.path)
+        std::fs::rename(&self.path, old(&self.path, 1))
     }
 }
 
 fn old(path: &Path, number: u32) -> PathBuf {
+    beside(path, &number.to_string())
+}
+
+fn beside(path: &Path, extension: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{number}"));
+    name.push(".");
+    name.push(extension);
     name.into()
 }
 
@@ -427,18 +448,50 @@ mod tests {
     }
 
     #[test]
-    fn a_long_path_is_kept_in_part() {
-        let written = |path: &str| {
+    fn long_texts_are_kept_in_part() {
+        let written = |text: &str| {
+            let record = Record {
+                method: Some(text),
+                why: Some(text),
+                ..record(text)
+            };
             let mut line = Vec::new();
-            record(path).write_to(&mut line);
+            record.write_to(&mut line);
             let line: serde_json::Value = serde_json::from_slice(&line).unwrap();
-            line["path"].as_str().unwrap().to_owned()
+            let texts = ["method", "path", "why"].map(|key| line[key].as_str().unwrap().to_owned());
+            assert!(texts.iter().all(|text| *text == texts[0]));
+            texts[0].clone()
         };
-        let whole = format!("/{}", "x".repeat(MAX_PATH - 1));
+        let whole = format!("/{}", "x".repeat(MAX_TEXT - 1));
         assert_eq!(written(&whole), whole);
         assert_eq!(written(&format!("{whole}y")), format!("{whole}…"));
-        let end = format!("/{}", "é".repeat(MAX_PATH));
-        assert!(written(&end).len() < MAX_PATH + 4);
+        let end = format!("/{}", "é".repeat(MAX_TEXT));
+        assert!(written(&end).len() < MAX_TEXT + 4);
+    }
+
+    #[test]
+    fn rotation_that_fails_moves_nothing_and_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        let audit = Audit::open(&path, ROTATION).unwrap();
+        let lines = |path: PathBuf| {
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            text.lines().count()
+        };
+        // What is in the way cannot be opened.
+        std::fs::create_dir(beside(&path, "new")).unwrap();
+        for _ in 0..60 {
+            audit.record(&record("/x"));
+        }
+        assert_eq!((lines(path.clone()), lines(old(&path, 1))), (60, 0));
+        std::fs::remove_dir(beside(&path, "new")).unwrap();
+        audit.record(&record("/x"));
+        assert_eq!((lines(path.clone()), lines(old(&path, 1))), (1, 60));
+        // As if it had been cut short when the old file was moved.
+        std::fs::rename(&path, old(&path, 2)).unwrap();
+        audit.writer().size = ROTATION.size;
+        audit.record(&record("/x"));
+        assert_eq!((lines(path.clone()), lines(old(&path, 1))), (1, 60));
     }
 
     #[test]

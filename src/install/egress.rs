@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::digest::sha256;
 use crate::gateway::tls::authority::{self, Authority, CertificateError};
 use crate::gateway::tls::leaf::Leaves;
 use crate::install::layout::Layout;
@@ -79,7 +80,7 @@ pub(super) fn authority_problem(layout: &Layout, record: &Record) -> Option<Stri
     let Some(known) = &record.authority else {
         return Some("nothing tells when it ends".to_owned());
     };
-    if known.sha256 != files::sha256(&bytes) {
+    if known.sha256 != sha256(&bytes) {
         return Some("it is not the one that was made".to_owned());
     }
     if files::mode_of(&key).is_some_and(|mode| mode != 0o600) {
@@ -105,7 +106,7 @@ pub(super) fn make_authority(layout: &Layout, record: &mut Record) -> Result<(),
     let certificate = new.certificate.as_bytes();
     files::replace(&layout.authority_certificate(), certificate, 0o644)?;
     record.authority = Some(AuthorityRecord {
-        sha256: files::sha256(certificate),
+        sha256: sha256(certificate),
         expires: seconds(new.expires),
     });
     record.save(&layout.record)

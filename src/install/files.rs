@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use sha2::{Digest, Sha256};
 
 use crate::install::InstallError;
 use crate::sys::lock;
@@ -18,11 +17,6 @@ use crate::sys::lock;
 const LIMIT: u64 = 1 << 30;
 /// Another `umwelt-install` is done, or builds an image.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
-
-pub(super) fn sha256(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// The content of a regular file, or `None` where there is nothing.
 pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, InstallError> {

@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use crate::cli::args::{Args, Operands, Subcommand};
 use crate::config::Config;
+use crate::digest::sha256;
 use crate::error::Error;
 use crate::install::layout::Layout;
 use crate::install::record::{Record, SandboxImage};
@@ -115,7 +116,7 @@ pub(super) fn recipe_sha256() -> String {
     for (name, content) in RECIPE {
         text.push_str(&format!("{name} {}\n{content}", content.len()));
     }
-    files::sha256(text.as_bytes())
+    sha256(text.as_bytes())
 }
 
 /// How the image that the configuration names stands to the recipe.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::applet;
 use crate::config::{Config, SHIPPED};
+use crate::digest::sha256;
 use crate::install::layout::{Layout, relative};
 use crate::install::record::{Program, Record};
 use crate::install::{InstallError, files, say};
@@ -21,7 +22,7 @@ pub(super) fn running() -> Result<Vec<u8>, InstallError> {
 /// Copies the running program. Its digest.
 pub(super) fn install(layout: &Layout, record: &mut Record) -> Result<String, InstallError> {
     let bytes = running()?;
-    let sha256 = files::sha256(&bytes);
+    let sha256 = sha256(&bytes);
     let (path, lib) = (&layout.program, parent(&layout.program));
     record.add_created(files::make_dir(lib, 0o755)?);
     let before = files::read(path)?;
@@ -166,12 +167,12 @@ pub(super) fn base(layout: &Layout, record: Option<&Record>) -> Result<Base, Ins
         return Ok(Base::Missing);
     }
     let before = record.and_then(|record| record.config_sha256.as_deref());
-    let shipped = files::sha256(SHIPPED.as_bytes());
+    let shipped = sha256(SHIPPED.as_bytes());
     // A link is the user's doing, whatever it leads to.
     let is_link = path.is_symlink();
     let there = match is_link {
         true => None,
-        false => files::read(&path)?.map(|bytes| files::sha256(&bytes)),
+        false => files::read(&path)?.map(|bytes| sha256(&bytes)),
     };
     Ok(match there {
         Some(there) if there == shipped => Base::Current,
@@ -212,7 +213,7 @@ pub(super) fn configure(layout: &Layout, record: &mut Record) -> Result<(), Inst
     };
     // What an edited file began as is kept: it tells when the shipped one changes.
     if !matches!(base, Base::Edited { .. }) {
-        record.config_sha256 = Some(files::sha256(SHIPPED.as_bytes()));
+        record.config_sha256 = Some(sha256(SHIPPED.as_bytes()));
     }
     say("config", &text);
     Ok(())

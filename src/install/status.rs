@@ -9,6 +9,7 @@ use crate::cli;
 use crate::cli::args::{Args, Operands, Subcommand};
 use crate::config::Config;
 use crate::ctl::output::{self, Cell, Colour};
+use crate::digest::sha256;
 use crate::error::Error;
 use crate::install::completions;
 use crate::install::image::{self, Standing};
@@ -172,7 +173,7 @@ fn look(layout: &Layout, record: Result<Option<Record>, InstallError>) -> Vec<Pa
 fn of_program(layout: &Layout, record: Option<&Record>) -> Part {
     let name = "program";
     let there = match files::read(&layout.program) {
-        Ok(Some(bytes)) => files::sha256(&bytes),
+        Ok(Some(bytes)) => sha256(&bytes),
         Ok(None) => return Part::missing(name, layout.program.display().to_string()),
         Err(error) => return Part::stale(name, error.to_string()),
     };
@@ -181,7 +182,7 @@ fn of_program(layout: &Layout, record: Option<&Record>) -> Part {
         return Part::stale(name, "it is not the one that was installed");
     }
     match program::running() {
-        Ok(running) if files::sha256(&running) != there => {
+        Ok(running) if sha256(&running) != there => {
             Part::stale(name, "another one than this, which you are running")
         }
         _ => Part::ok(name, layout.program.display().to_string()),

@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::digest::sha256;
 use crate::install::layout::Layout;
 use crate::install::record::Record;
 use crate::install::{InstallError, files, say};
@@ -31,9 +32,9 @@ pub(super) fn standing(layout: &Layout, record: Option<&Record>) -> Result<Unit,
         return Ok(Unit::Edited);
     }
     let before = record.and_then(|record| record.unit_sha256.as_deref());
-    let there = files::read(path)?.map(|bytes| files::sha256(&bytes));
+    let there = files::read(path)?.map(|bytes| sha256(&bytes));
     Ok(match there {
-        Some(there) if there == files::sha256(SHIPPED.as_bytes()) => Unit::Current,
+        Some(there) if there == sha256(SHIPPED.as_bytes()) => Unit::Current,
         Some(there) if Some(&*there) == before => Unit::Old,
         _ => Unit::Edited,
     })
@@ -57,7 +58,7 @@ pub(super) fn install(layout: &Layout, record: &mut Record) -> Result<(), Instal
         }
     };
     if unit != Unit::Edited {
-        record.unit_sha256 = Some(files::sha256(SHIPPED.as_bytes()));
+        record.unit_sha256 = Some(sha256(SHIPPED.as_bytes()));
     }
     say("unit", &text);
     Ok(())

@@ -17,9 +17,10 @@ use rustix::thread::{CapabilitySet, LinkNameSpaceType};
 use serde::Deserialize;
 
 use super::readback::ReadBack;
-use super::table::{Counts, Table, sha256};
+use super::table::{Counts, Table};
 use super::{NftError, program};
 use crate::cli::{self, usage};
+use crate::digest::sha256;
 use crate::error::Error;
 use crate::sys::{namespace, spawn};
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::NftError;
-use super::table::sha256;
+use crate::digest::sha256;
 
 /// The name of the hook's file; podman reads what ends in `.json`. A later
 /// directory wins over an earlier one that has a file of the same name, and

@@ -10,10 +10,10 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
 use super::NftError;
 use super::ruleset::{ALLOWED, DENIED};
+use crate::digest::sha256;
 
 type Object = Map<String, Value>;
 
@@ -128,12 +128,6 @@ impl Table {
             serde_json::to_vec(self).map_err(|error| NftError::Listing(error.to_string()))?;
         Ok(sha256(&text))
     }
-}
-
-/// SHA-256 in hexadecimal digits.
-pub(crate) fn sha256(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Counts {

@@ -237,6 +237,12 @@ impl FromStr for PathPattern {
                 "it must be a plain path without \"?\", \"#\", \"%\", \"\\\", \";\" and \"//\"",
             );
         }
+        // They are encoded in what is matched, so the pattern would never fit.
+        if let Some(c) = path.chars().find(|c| "\"<>[]^`{|}".contains(*c)) {
+            return wrong(&format!(
+                "{c:?} is encoded in a path; end it with \"*\" before that"
+            ));
+        }
         if path
             .chars()
             .any(|c| c.is_control() || c == ' ' || !c.is_ascii())

@@ -4,10 +4,9 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use sha2::{Digest, Sha256};
-
 use crate::config::egress::{EgressConfig, Registry};
 use crate::config::expect::Expectation;
+use crate::digest::sha256;
 use crate::policy::egress::{
     EgressPolicy, HostEntry, HttpsRule, POLICY_VERSION, PathPattern, RuleOrigin, TcpRule,
 };
@@ -204,8 +203,7 @@ impl EgressPolicy {
 
     /// SHA-256 of that text, in hex.
     pub(crate) fn digest(&self) -> String {
-        let digest = Sha256::digest(self.render_json().as_bytes());
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        sha256(self.render_json().as_bytes())
     }
 }
 

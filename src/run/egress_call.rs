@@ -66,9 +66,9 @@ impl ControlPlane {
         let removed = removed::notices(change, &egress.setup.workspace, &policy);
         let staged = StagedPolicy::write(&self.context, &policy)?;
         self.workspace_file.change_rules(change, &changed)?;
+        staged.put()?;
         egress.setup.policy = policy;
         egress.setup.workspace = changed;
-        staged.put()?;
         let Some(egress) = &self.egress else {
             return Err(Error::Api(refused(OFF)));
         };

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
+use crate::digest::sha256;
 use crate::dirs::{self, Dirs};
 use crate::sys::lock;
 use crate::trust::TrustError;
@@ -95,8 +95,7 @@ impl Record {
 }
 
 pub(super) fn digest(text: &str) -> String {
-    let digest = Sha256::digest(text.as_bytes());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    sha256(text.as_bytes())
 }
 
 /// Where the record of one workspace is kept.

@@ -132,25 +132,28 @@ impl Client {
         Answer { status, head, body }
     }
 
-    fn read_chunks(&mut self) -> Vec<u8> {
-        let mut body = Vec::new();
-        loop {
-            let mut line = Vec::new();
-            let mut byte = [0];
-            while !line.ends_with(b"\r\n") {
-                self.tls.read_exact(&mut byte).unwrap();
-                line.push(byte[0]);
-            }
-            let size =
-                usize::from_str_radix(std::str::from_utf8(&line).unwrap().trim(), 16).unwrap();
-            let mut chunk = vec![0; size + 2];
-            self.tls.read_exact(&mut chunk).unwrap();
-            assert!(chunk.ends_with(b"\r\n"));
-            body.extend_from_slice(&chunk[..size]);
-            if size == 0 {
-                return body;
-            }
+    /// The next chunk of a body; the last one is empty.
+    pub(crate) fn read_chunk(&mut self) -> Vec<u8> {
+        let mut line = Vec::new();
+        let mut byte = [0];
+        while !line.ends_with(b"\r\n") {
+            self.tls.read_exact(&mut byte).unwrap();
+            line.push(byte[0]);
         }
+        let size = usize::from_str_radix(std::str::from_utf8(&line).unwrap().trim(), 16).unwrap();
+        let mut chunk = vec![0; size + 2];
+        self.tls.read_exact(&mut chunk).unwrap();
+        assert!(chunk.ends_with(b"\r\n"));
+        chunk.truncate(size);
+        chunk
+    }
+
+    fn read_chunks(&mut self) -> Vec<u8> {
+        let chunks = std::iter::repeat_with(|| self.read_chunk());
+        chunks
+            .take_while(|chunk| !chunk.is_empty())
+            .flatten()
+            .collect()
     }
 
     pub(crate) fn ask(&mut self, request: &str) -> Answer {

@@ -155,10 +155,4 @@ fn many_clients_at_once_get_their_own_answers() {
             });
         }
     });
-    // Of 480 requests that reach it; those that move leave a worker without.
-    assert!(
-        server.connections() <= 60,
-        "{} connections",
-        server.connections()
-    );
 }

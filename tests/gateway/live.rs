@@ -9,6 +9,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
 use crate::client::{Client, connect, refused};
 use crate::gateway::{Gateway, PATIENCE, Setup, https, policy, tcp, write_policy};
+use crate::relays::{by_name, open_socks, socks};
 use crate::server::Server;
 
 #[test]
@@ -92,16 +93,7 @@ fn what_is_open_and_no_longer_allowed_is_closed() {
         tcp("b.example.org", server.port),
     ];
     let mut gateway = setup.start(&policy(&[], &both));
-    let open = |name: &str| {
-        let mut stream = TcpStream::connect(gateway.socks).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut bytes = vec![5, 1, 0, 5, 1, 0, 3, name.len() as u8];
-        bytes.extend_from_slice(name.as_bytes());
-        bytes.extend_from_slice(&server.port.to_be_bytes());
-        stream.write_all(&bytes).unwrap();
-        stream.read_exact(&mut [0; 12]).unwrap();
-        stream
-    };
+    let open = |name: &str| open_socks(&gateway, name, server.port);
     let (mut first, mut second) = (open("a.example.org"), open("b.example.org"));
     gateway.change_policy(&policy(&[], &both[1..]).to_string());
     assert!(matches!(first.read(&mut [0; 1]), Ok(0) | Err(_)));
@@ -130,14 +122,7 @@ fn nothing_new_is_allowed_while_the_audit_cannot_be_written() {
     let (head, body) = refused(&gateway, &format!("a.example.org:{}", server.port));
     assert!(head.starts_with("HTTP/1.1 503 Egress audit"), "{head}");
     assert_eq!(body["error"], "audit_unavailable");
-    let mut socks = TcpStream::connect(gateway.socks).unwrap();
-    socks.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut bytes = vec![5, 1, 0, 5, 1, 0, 3, 13];
-    bytes.extend_from_slice(b"a.example.org");
-    bytes.extend_from_slice(&server.port.to_be_bytes());
-    socks.write_all(&bytes).unwrap();
-    let mut reply = [0; 12];
-    socks.read_exact(&mut reply).unwrap();
+    let (_, reply) = socks(&gateway, &by_name("a.example.org", server.port), 12);
     assert_eq!(reply[3], 1);
     assert_eq!(server.connections(), 0);
 }

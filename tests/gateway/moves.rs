@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::client::Client;
 use crate::gateway::{Gateway, PATIENCE, Setup, https, policy, tcp};
+use crate::relays::open_socks;
 use crate::server::{Server, read_head};
 
 /// Which event loop each descriptor of the gateway is in.
@@ -62,17 +63,6 @@ fn trickle() -> Server {
             std::thread::sleep(Duration::from_millis(1));
         }
     })
-}
-
-fn open_socks(gateway: &Gateway, name: &str, port: u16) -> TcpStream {
-    let mut stream = TcpStream::connect(gateway.socks).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut bytes = vec![5, 1, 0, 5, 1, 0, 3, name.len() as u8];
-    bytes.extend_from_slice(name.as_bytes());
-    bytes.extend_from_slice(&port.to_be_bytes());
-    stream.write_all(&bytes).unwrap();
-    stream.read_exact(&mut [0; 12]).unwrap();
-    stream
 }
 
 /// Reads until the end; every byte follows the one before.

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use serde_json::{Value, json};
 
 use crate::gateway::{Gateway, PATIENCE, Setup, https, policy, tcp};
+use crate::relays::{by_name, socks};
 use crate::server::Server;
 
 const A: u16 = 1;
@@ -373,14 +374,7 @@ fn a_name_that_leads_to_a_private_address_is_not_dialled() {
     let line =
         gateway.audited(|line| line["host"] == "meta.example.com" && line["kind"] == "https");
     assert_eq!(line["verdict"], "deny");
-    let mut socks = TcpStream::connect(gateway.socks).unwrap();
-    socks.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut bytes = vec![5, 1, 0, 5, 1, 0, 3, 16];
-    bytes.extend_from_slice(b"loop.example.com");
-    bytes.extend_from_slice(&port.to_be_bytes());
-    socks.write_all(&bytes).unwrap();
-    let mut reply = [0; 12];
-    socks.read_exact(&mut reply).unwrap();
+    let (_, reply) = socks(&gateway, &by_name("loop.example.com", port), 12);
     assert_eq!(reply[3], 2);
     assert_eq!(server.connections(), 0);
     drop(setup);

@@ -70,6 +70,13 @@ pub(crate) fn socks(gateway: &Gateway, bytes: &[u8], length: usize) -> (TcpStrea
     (stream, answer)
 }
 
+/// A connection by SOCKS that was allowed.
+pub(crate) fn open_socks(gateway: &Gateway, name: &str, port: u16) -> TcpStream {
+    let (stream, answer) = socks(gateway, &by_name(name, port), 12);
+    assert_eq!(answer.get(..4), Some(&[5, 0, 5, 0][..]), "{answer:?}");
+    stream
+}
+
 pub(crate) fn by_name(name: &str, port: u16) -> Vec<u8> {
     let mut bytes = vec![5, 1, 0, 5, 1, 0, 3, name.len() as u8];
     bytes.extend_from_slice(name.as_bytes());

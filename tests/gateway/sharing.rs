@@ -1,6 +1,6 @@
 //! Several workers: connections go from one to another while they carry data, and nothing is lost.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,23 +56,14 @@ fn read_pieces(client: &mut Client) -> u64 {
     let wanted = piece().repeat(2);
     let mut total = 0;
     loop {
-        let mut line = Vec::new();
-        while !line.ends_with(b"\r\n") {
-            let mut byte = [0];
-            client.tls.read_exact(&mut byte).unwrap();
-            line.push(byte[0]);
-        }
-        let line = String::from_utf8(line).unwrap();
-        let size = usize::from_str_radix(line.trim(), 16).unwrap();
-        let mut chunk = vec![0; size + 2];
-        client.tls.read_exact(&mut chunk).unwrap();
-        if size == 0 {
+        let chunk = client.read_chunk();
+        if chunk.is_empty() {
             return total;
         }
         let place = (total % PIECE as u64) as usize;
-        let is_as_sent = chunk[..size] == wanted[place..][..size];
-        assert!(is_as_sent, "{size} bytes after {total}");
-        total += size as u64;
+        let is_as_sent = chunk == wanted[place..][..chunk.len()];
+        assert!(is_as_sent, "{} bytes after {total}", chunk.len());
+        total += chunk.len() as u64;
     }
 }
 

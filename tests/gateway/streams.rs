@@ -274,6 +274,59 @@ fn a_websocket_is_passed_on_after_the_upgrade() {
 }
 
 #[test]
+fn a_websocket_that_is_not_open_yet_ends_with_its_rule() {
+    let setup = Setup::new();
+    let (server, go) = stepped(&setup, |tls, steps| {
+        read_head(tls).unwrap();
+        steps.recv_timeout(PATIENCE).unwrap();
+        let _ = tls.write_all(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n");
+        let _ = tls.read(&mut [0]);
+    });
+    let mut gateway = start(setup, &server);
+    let (mut client, host) = open(&gateway, &server);
+    client.send(&format!(
+        "GET /ws HTTP/1.1\r\nHost: {host}\r\n{UPGRADE}\r\n"
+    ));
+    while server.connections() == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    gateway.change_policy(&policy(&[], &[]).to_string());
+    let line = gateway.audited(|line| line["path"] == "/ws");
+    assert!(
+        line["why"]
+            .as_str()
+            .unwrap()
+            .contains("does not allow it any more"),
+        "{line}"
+    );
+    go.send(()).unwrap();
+    assert!(client.read_rest().is_empty());
+}
+
+#[test]
+fn half_a_head_is_not_put_before_another_answer() {
+    let mut setup = Setup::new();
+    // The second request has the connection of the first.
+    setup.more = ["--share-at", "101"].map(str::to_owned).to_vec();
+    let server = Server::start(&setup.pki, |mut tls, _| {
+        read_head(&mut tls).unwrap();
+        tls.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            .unwrap();
+        if read_head(&mut tls).is_some() {
+            tls.write_all(b"HTTP/1.1 200 OK\r\nA: b").unwrap();
+            tls.conn.send_close_notify();
+            tls.flush().unwrap();
+        }
+    });
+    let gateway = start(setup, &server);
+    let (mut client, host) = open(&gateway, &server);
+    assert_eq!(client.get(&host, "/first").status, 200);
+    let answer = client.get(&host, "/second");
+    assert_eq!(answer.status, 502, "{}", answer.head);
+    assert_eq!(server.connections(), 1);
+}
+
+#[test]
 fn a_websocket_on_a_denied_path_is_refused() {
     let setup = Setup::new();
     let server = websocket_server(&setup);

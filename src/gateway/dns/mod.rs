@@ -13,7 +13,8 @@ use std::net::IpAddr;
 
 use crate::gateway::upstream::dial::Caller;
 
-pub(crate) use service::{Bound, Service};
+pub(crate) use resolver::MAX_LOOKUPS;
+pub(crate) use service::{Bound, MAX_CLIENTS, Service};
 
 /// A worker needs the addresses of a name.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use crate::gateway::dns::cache::Cache;
 use crate::gateway::dns::lookup::{Lookup, Step, Way};
 
 /// Questions on their way at once.
-const MAX_LOOKUPS: usize = 256;
+pub(crate) const MAX_LOOKUPS: usize = 256;
 
 /// The lookups' own range of tokens.
 pub(crate) const FIRST_TOKEN: usize = 1 << 32;

@@ -29,7 +29,7 @@ const FIRST_CLIENT: usize = 3;
 
 /// Packets taken in one turn.
 const BATCH: usize = 64;
-const MAX_CLIENTS: usize = 64;
+pub(crate) const MAX_CLIENTS: usize = 64;
 /// Answers that are waited for.
 const MAX_WAITING: usize = 4096;
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);

@@ -58,47 +58,59 @@ pub(crate) fn no_fields<'a>() -> Fields<'a> {
     [const { MaybeUninit::uninit() }; MAX_FIELDS]
 }
 
-/// Looks for the end of a head that comes in pieces, each line once.
+/// Looks for the end of a head that comes in pieces, at each byte once.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Scan {
     /// Where the line begins that is not whole.
     line: usize,
+    /// From where on its end is looked for.
+    from: usize,
 }
 
 impl Scan {
     /// Where the head at the front of `bytes` ends, once all of it is there.
     /// Then the next head can be looked for.
     pub(crate) fn find_end(&mut self, bytes: &[u8]) -> Result<Option<usize>, HeadError> {
-        let end = find_end(bytes, &mut self.line)?;
+        let end = self.scan(bytes)?;
         if end.is_some() {
-            self.line = 0;
+            *self = Scan::default();
         }
         Ok(end)
     }
+
+    fn scan(&mut self, bytes: &[u8]) -> Result<Option<usize>, HeadError> {
+        if bytes.starts_with(b"PRI * ") {
+            return Err(HeadError::Http2);
+        }
+        while let Some(length) = bytes
+            .get(self.from..)
+            .and_then(|rest| memchr::memchr2(b'\r', b'\n', rest))
+        {
+            let last = self.from + length;
+            let end = last + 2;
+            match bytes.get(self.line..end) {
+                // An empty line first is nobody's head.
+                Some(b"\r\n") if self.line == 0 => return Err(HeadError::LineEnd),
+                Some(b"\r\n") if end > MAX_HEAD => return Err(HeadError::TooLarge),
+                Some(b"\r\n") => return Ok(Some(end)),
+                Some([b' ' | b'\t', .., b'\r', b'\n']) => return Err(HeadError::Folded),
+                Some([.., b'\r', b'\n']) => {}
+                // The other half may come.
+                None if bytes.ends_with(b"\r") => {
+                    self.from = last;
+                    return bounded(bytes);
+                }
+                _ => return Err(HeadError::LineEnd),
+            }
+            self.line = end;
+            self.from = end;
+        }
+        self.from = bytes.len();
+        bounded(bytes)
+    }
 }
 
-fn find_end(bytes: &[u8], line: &mut usize) -> Result<Option<usize>, HeadError> {
-    if bytes.starts_with(b"PRI * ") {
-        return Err(HeadError::Http2);
-    }
-    while let Some(length) = bytes
-        .get(*line..)
-        .and_then(|rest| memchr::memchr2(b'\r', b'\n', rest))
-    {
-        let end = *line + length + 2;
-        match bytes.get(*line..end) {
-            // An empty line first is nobody's head.
-            Some(b"\r\n") if *line == 0 => return Err(HeadError::LineEnd),
-            Some(b"\r\n") if end > MAX_HEAD => return Err(HeadError::TooLarge),
-            Some(b"\r\n") => return Ok(Some(end)),
-            Some([b' ' | b'\t', ..]) => return Err(HeadError::Folded),
-            Some([.., b'\r', b'\n']) => {}
-            // The other half may come.
-            None if bytes.ends_with(b"\r") => break,
-            _ => return Err(HeadError::LineEnd),
-        }
-        *line = end;
-    }
+fn bounded(bytes: &[u8]) -> Result<Option<usize>, HeadError> {
     match bytes.len() > MAX_HEAD {
         true => Err(HeadError::TooLarge),
         false => Ok(None),
@@ -259,6 +271,12 @@ mod tests {
         assert_eq!(scan.find_end(&text[27..]), Ok(Some(19)));
         let mut scan = Scan::default();
         assert_eq!(scan.find_end(b"GET / HTTP/1.1\r\nHost: a"), Ok(None));
+        assert_eq!((scan.line, scan.from), (16, 23));
+        for rest in ["", "x"] {
+            let text = format!(" o\n{rest}");
+            let end = Scan::default().find_end(text.as_bytes());
+            assert_eq!(end, Err(HeadError::LineEnd));
+        }
         assert_eq!(
             scan.find_end(b"GET / HTTP/1.1\r\nHost: a\n"),
             Err(HeadError::LineEnd)

@@ -3,15 +3,16 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustls::server::UnbufferedServerConnection;
 
 use crate::gateway::audit::Record;
-use crate::gateway::denial::{self, Cause, Denial};
+use crate::gateway::denial::{Cause, Denial};
 use crate::gateway::dns::ResolveError;
 use crate::gateway::http::authority::Authority;
 use crate::gateway::http::body::{Body, BodyError};
+use crate::gateway::inspected::inspection::{HEAD_LIMIT, QUIET_LIMIT, STALL_LIMIT};
 use crate::gateway::inspected::judge::{Refused, Request};
 use crate::gateway::inspected::response::{Broken, Response};
 use crate::gateway::proxy::context::{Context, Owner};
@@ -161,9 +162,15 @@ impl Exchange {
         }
     }
 
-    pub(crate) fn is_dialling(&self) -> bool {
-        matches!(&self.server, Server::Dialling(_))
-            || matches!(&self.server, Server::Linked(link) if !link.tls.is_ready())
+    /// How long the present state may last, and whether progress makes it
+    /// longer.
+    pub(crate) fn limit(&self) -> (Duration, bool) {
+        match &self.server {
+            Server::Dialling(dial) => (dial.limit(), false),
+            Server::Linked(link) if !link.tls.is_ready() => (HEAD_LIMIT, false),
+            _ if self.is_websocket() => (QUIET_LIMIT, true),
+            _ => (STALL_LIMIT, true),
+        }
     }
 
     pub(crate) fn is_websocket(&self) -> bool {
@@ -348,7 +355,7 @@ impl Exchange {
     /// A kept connection may have been closed just when it was used again.
     fn retry(&mut self, context: &mut Context) -> Result<bool, Trouble> {
         let is_stale = matches!(&self.server, Server::Linked(link) if link.reused);
-        if !is_stale || !self.may_repeat() || self.response.has_begun() {
+        if !is_stale || !self.may_repeat() || !self.response.is_untouched() {
             return Ok(false);
         }
         self.drop_server(context);
@@ -462,7 +469,8 @@ impl Exchange {
 
     pub(crate) fn is_still_allowed(&self, context: &Context) -> bool {
         let request = &self.request;
-        !self.is_websocket()
+        // One that is not open yet may be later, when nobody asks again.
+        !request.websocket
             || context
                 .rules
                 .request(
@@ -491,10 +499,9 @@ impl Exchange {
     }
 
     fn record(&mut self, event: Option<&str>, why: Option<&str>, context: &mut Context) {
-        let host = denial::bare(&self.target.host);
         let is_open = event == Some("open");
         let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        context.record(&Record {
+        let record = Record {
             kind: if self.is_websocket() {
                 "websocket"
             } else {
@@ -506,8 +513,6 @@ impl Exchange {
                 event
             },
             method: Some(&self.request.method),
-            host: Some(&host),
-            port: Some(self.target.port),
             path: Some(&self.request.path),
             verdict: Some("allow"),
             why,
@@ -517,7 +522,8 @@ impl Exchange {
             down: (!is_open).then_some(self.response.down()),
             ms: (!is_open).then_some(ms),
             ..Record::default()
-        });
+        };
+        context.record_for(Some(&self.target), record);
         if !is_open {
             self.response.mark_recorded();
         }

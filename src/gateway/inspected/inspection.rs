@@ -16,14 +16,14 @@ use crate::gateway::inspected::judge::{self, Refused};
 use crate::gateway::proxy::context::Context;
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::tls::session::Session;
-use crate::gateway::upstream::dial::{CONNECT_LIMIT, Caller};
+use crate::gateway::upstream::dial::Caller;
 
 /// For a handshake, and for a head from its first byte on.
 pub(crate) const HEAD_LIMIT: Duration = Duration::from_secs(10);
 /// Between two requests.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
 /// Without a byte in either direction during a request.
-const STALL_LIMIT: Duration = Duration::from_secs(900);
+pub(crate) const STALL_LIMIT: Duration = Duration::from_secs(900);
 /// The same for what may be silent by its nature.
 pub(crate) const QUIET_LIMIT: Duration = Duration::from_secs(3600);
 /// For the last answer to be taken.
@@ -222,15 +222,7 @@ impl Inspection {
             return Next::Linger;
         }
         let why = format!("TLS with the client failed: {why}");
-        let host = denial::bare(&self.target.host);
-        context.record(&Record {
-            kind: "https",
-            host: Some(&host),
-            port: Some(self.target.port),
-            verdict: Some("deny"),
-            why: Some(&why),
-            ..Record::default()
-        });
+        context.record_for(Some(&self.target), Record::denied("https", &why));
         Next::Linger
     }
 
@@ -294,19 +286,15 @@ impl Inspection {
             bodyless: refused.method.as_deref() == Some("HEAD"),
         };
         let response = denial::response(&refused.denial, &wanted, &context.rules, sending);
-        let host = denial::bare(&self.target.host);
-        context.record(&Record {
-            kind: "https",
+        let record = Record {
             method: wanted.method,
-            host: Some(&host),
-            port: Some(self.target.port),
             path: wanted.path,
             verdict: Some(refused.verdict),
-            why: Some(&refused.denial.reason),
             rule: refused.rule.as_deref(),
             status: Some(refused.denial.cause.status()),
-            ..Record::default()
-        });
+            ..Record::denied("https", &refused.denial.reason)
+        };
+        context.record_for(Some(&self.target), record);
         let sealed = self.tls.seal(&response, &mut client.out);
         if refused.close || sealed.is_err() {
             self.close(client);
@@ -404,9 +392,7 @@ impl Inspection {
     pub(crate) fn limit(&self) -> (Duration, bool) {
         match &self.exchange {
             _ if self.closing => (CLOSE_LIMIT, false),
-            Some(exchange) if exchange.is_dialling() => (CONNECT_LIMIT, false),
-            Some(exchange) if exchange.is_websocket() => (QUIET_LIMIT, true),
-            Some(_) => (STALL_LIMIT, true),
+            Some(exchange) => exchange.limit(),
             None if !self.tls.is_ready() || !self.plain.is_empty() => (HEAD_LIMIT, false),
             None => (IDLE_LIMIT, true),
         }

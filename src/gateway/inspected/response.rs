@@ -316,6 +316,11 @@ impl Response {
         self.begun
     }
 
+    /// Whether nothing of it has come.
+    pub(crate) fn is_untouched(&self) -> bool {
+        !self.begun && self.plain.is_empty()
+    }
+
     pub(crate) fn closes_client(&self) -> bool {
         self.close_client
     }

@@ -1,7 +1,7 @@
 //! How busy each worker is -> who takes a new client, and who gives one away.
 //!
 //! A worker takes whatever comes until it has a processor to itself; only then
-//! the next one helps. Spread over all from the start, the same work costs more:
+//! the next one helps, or from half of one on with what is carried in large pieces. Spread over all from the start, the same work costs more:
 //! each wakes for a single event, on a processor that client and server need.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,6 +49,11 @@ impl Loads {
             full: u64::from(full) * 10,
             told: (0..count).map(|_| told()).collect(),
         }
+    }
+
+    /// Whether there is a load at which a worker wants help.
+    fn may_share(&self) -> bool {
+        self.full <= 1000
     }
 
     pub(crate) fn set_asleep(&self, worker: usize, asleep: bool) {
@@ -171,7 +176,7 @@ impl Meter {
         let most = match laden {
             _ if self.is_full => FREE,
             // So much less that it does not come back.
-            Some(_) if load >= LADEN => FREE.min(load / 2),
+            Some(_) if load >= LADEN && loads.may_share() => FREE.min(load / 2),
             _ => return None,
         };
         // One that is alone would be no better off elsewhere.
@@ -286,6 +291,8 @@ mod tests {
         assert_eq!(meter.taker(&loads, now), None);
         assert_eq!(work(400, &loads, Some(1), now).1, None);
         assert_eq!(work(1000, &loads, Some(1), now).1, Some((1, 1)));
+        let alone = Loads::new(2, 101);
+        assert_eq!(work(1000, &alone, Some(1), now).1, None);
     }
 
     #[test]

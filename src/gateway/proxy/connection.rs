@@ -15,6 +15,8 @@ use crate::gateway::proxy::relay::Relay;
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::upstream::dial::Caller;
 
+/// How long one that carries much stays where it was moved to.
+const STAY: Duration = Duration::from_millis(250);
 /// Bytes of a client that are read before its verdict.
 const MAX_OPENING: usize = MAX_HEAD + READ;
 
@@ -40,6 +42,8 @@ pub(crate) struct Connection {
     limit: (Duration, bool),
     deadline: Instant,
     held: usize,
+    /// When it came from another worker.
+    arrived: Option<Instant>,
     /// For the meter of the worker.
     pub(crate) seen: u64,
     /// It is among those of its worker that have more to do.
@@ -59,6 +63,7 @@ impl Connection {
             limit: (HEAD_LIMIT, false),
             deadline: now + HEAD_LIMIT,
             held: 0,
+            arrived: None,
             seen: 0,
             queued: false,
         }
@@ -242,6 +247,13 @@ impl Connection {
         self.movable().is_some()
     }
 
+    /// Whether it has been here for long enough to move on: two workers shall
+    /// not hand it to and fro.
+    pub(crate) fn has_settled(&self, now: Instant) -> bool {
+        self.arrived
+            .is_none_or(|arrived| now.saturating_duration_since(arrived) >= STAY)
+    }
+
     /// Takes it out of its worker's event loop.
     pub(crate) fn leave(&mut self, context: &mut Context) -> std::io::Result<()> {
         let Some((client, server)) = self.movable() else {
@@ -256,6 +268,7 @@ impl Connection {
     /// number.
     pub(crate) fn enter(&mut self, caller: Caller, context: &mut Context) -> std::io::Result<()> {
         self.caller = caller;
+        self.arrived = Some(context.now);
         self.seen = 0;
         self.queued = false;
         if let Stage::Inspect(inspection) = &mut self.stage {

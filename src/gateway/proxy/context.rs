@@ -11,6 +11,9 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::gateway::audit::Record;
+use crate::gateway::denial;
+use crate::gateway::dns;
+use crate::gateway::http::authority::Authority;
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::shared::Shared;
 use crate::gateway::upstream::pool::Pool;
@@ -223,6 +226,16 @@ impl Context {
         record.write_to(&mut self.lines);
     }
 
+    /// Of what was meant for `target`, as far as that is known.
+    pub(crate) fn record_for(&mut self, target: Option<&Authority>, record: Record<'_>) {
+        let host = target.map(|target| denial::bare(&target.host));
+        self.record(&Record {
+            host: host.as_deref(),
+            port: target.map(|target| target.port),
+            ..record
+        });
+    }
+
     /// Writes the audit lines of this turn.
     pub(crate) fn end_turn(&mut self) {
         if !self.lines.is_empty() {
@@ -242,14 +255,14 @@ fn records_end(start: usize) -> usize {
     }
 }
 
-/// Descriptors that connections may not use up.
-const RESERVED_FDS: i32 = 32;
+/// Descriptors that connections may not use up: those of names, and some for
+/// the policy, the audit and the rest.
+const RESERVED_FDS: usize = dns::MAX_CLIENTS + dns::MAX_LOOKUPS + 32;
 
 fn fd_limit() -> i32 {
-    let limit = getrlimit(Resource::Nofile).current;
-    limit
-        .and_then(|limit| i32::try_from(limit).ok())
-        .map_or(i32::MAX, |limit| limit.saturating_sub(RESERVED_FDS))
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let ours = limit.saturating_sub(RESERVED_FDS as u64);
+    i32::try_from(ours).unwrap_or(i32::MAX)
 }
 
 #[cfg(test)]

@@ -164,22 +164,17 @@ fn refuse(
     };
     let response = denial::response(&refused.denial, &wanted, &context.rules, sending);
     client.out.extend_from_slice(&response);
-    record_denial("https", target, refused, context);
+    record_denial(target, refused, context);
     Turn::Over(Next::Linger)
 }
 
-fn record_denial(kind: &str, target: Option<&Authority>, refused: &Refused, context: &mut Context) {
-    let host = target.map(|target| denial::bare(&target.host));
-    context.record(&Record {
-        kind,
+fn record_denial(target: Option<&Authority>, refused: &Refused, context: &mut Context) {
+    let record = Record {
         method: refused.method.as_deref(),
-        host: host.as_deref(),
-        port: target.map(|target| target.port),
-        verdict: Some("deny"),
-        why: Some(&refused.denial.reason),
         status: Some(refused.denial.cause.status()),
-        ..Record::default()
-    });
+        ..Record::denied("https", &refused.denial.reason)
+    };
+    context.record_for(target, record);
 }
 
 /// After CONNECT: whether the ClientHello agrees with it.
@@ -289,7 +284,7 @@ fn not_tls(
     if bytes.first().is_some_and(u8::is_ascii_uppercase) {
         return refuse(&refused, Some(&hello.target), client, context);
     }
-    record_denial("https", Some(&hello.target), &refused, context);
+    record_denial(Some(&hello.target), &refused, context);
     Turn::Over(Next::Linger)
 }
 
@@ -301,16 +296,11 @@ fn alert(
     context: &mut Context,
 ) -> Turn {
     client.out.extend_from_slice(&hello::alert(alert));
-    let host = denial::bare(&hello.target.host);
-    context.record(&Record {
-        kind: "https",
+    let record = Record {
         method: Some("CONNECT"),
-        host: Some(&host),
-        port: Some(hello.target.port),
-        verdict: Some("deny"),
-        why: Some(why),
-        ..Record::default()
-    });
+        ..Record::denied("https", why)
+    };
+    context.record_for(Some(&hello.target), record);
     Turn::Over(Next::Linger)
 }
 
@@ -375,14 +365,6 @@ fn refuse_socks(
     context: &mut Context,
 ) -> Turn {
     client.out.extend_from_slice(&socks5::reply(reply));
-    let host = target.map(|target| denial::bare(&target.host));
-    context.record(&Record {
-        kind: "tcp",
-        host: host.as_deref(),
-        port: target.map(|target| target.port),
-        verdict: Some("deny"),
-        why: Some(why),
-        ..Record::default()
-    });
+    context.record_for(target, Record::denied("tcp", why));
     Turn::Over(Next::Linger)
 }

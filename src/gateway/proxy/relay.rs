@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::gateway::audit::Record;
-use crate::gateway::denial;
 use crate::gateway::dns::ResolveError;
 use crate::gateway::http::authority::Authority;
 use crate::gateway::inspected::inspection::{CLOSE_LIMIT, Next, QUIET_LIMIT};
@@ -13,7 +12,7 @@ use crate::gateway::proxy::context::Context;
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::proxy::socks5;
 use crate::gateway::tls::hello::{self, Alert};
-use crate::gateway::upstream::dial::{CONNECT_LIMIT, Caller, Dial, DialError};
+use crate::gateway::upstream::dial::{Caller, Dial, DialError};
 use crate::policy::decide::ConnectVerdict;
 
 /// How much one connection does before the others have their turn.
@@ -203,7 +202,7 @@ impl Relay {
 
     pub(crate) fn limit(&self) -> (Duration, bool) {
         match &self.server {
-            Server::Dialling(_) => (CONNECT_LIMIT, false),
+            Server::Dialling(dial) => (dial.limit(), false),
             // One side is done; the other may have much to say, but not nothing.
             Server::Open(_) if self.client_ended || self.server_ended => (CLOSE_LIMIT * 6, true),
             _ => (QUIET_LIMIT, true),
@@ -264,17 +263,14 @@ impl Relay {
         why: Option<&str>,
         context: &mut Context,
     ) {
-        let host = denial::bare(&self.allowed.target.host);
         let is_end = event == Some("end");
         let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        context.record(&Record {
+        let record = Record {
             kind: match self.allowed.kind {
                 Kind::Tunnel => "tunnel",
                 Kind::Socks => "tcp",
             },
             event,
-            host: Some(&host),
-            port: Some(self.allowed.target.port),
             verdict: Some(verdict),
             why,
             rule: Some(&self.allowed.rule),
@@ -282,7 +278,8 @@ impl Relay {
             down: is_end.then_some(self.down),
             ms: is_end.then_some(ms),
             ..Record::default()
-        });
+        };
+        context.record_for(Some(&self.allowed.target), record);
     }
 }
 

@@ -252,7 +252,7 @@ impl Worker {
         let full_reads = self.context.full_reads;
         let next = act(connection, &mut self.context);
         let after = connection.held();
-        if self.context.full_reads != full_reads {
+        if self.context.full_reads != full_reads && connection.has_settled(self.context.now) {
             self.meter.note_laden(index);
         }
         match next {

@@ -1,6 +1,7 @@
 //! The certificate authority of one installation: made once, and loaded by the
 //! gateway, the only one to hold its key.
 
+use crate::digest::sha256;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -11,7 +12,6 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use sha2::{Digest, Sha256};
 
 /// How long a new authority is good for.
 const LIFETIME: Duration = Duration::from_secs(825 * 24 * 3600);
@@ -98,12 +98,8 @@ pub(crate) fn create() -> Result<NewAuthority, CertificateError> {
 /// Its name follows from its key, so that two authorities never share one,
 /// and no certificate has to be taken apart to know it.
 fn params(key: &KeyPair) -> CertificateParams {
-    let digest = Sha256::digest(key.subject_public_key_info());
-    let id: String = digest
-        .iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digest = sha256(&key.subject_public_key_info());
+    let id = digest.get(..16).unwrap_or_default();
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, format!("umwelt egress {id}"));
     let mut params = CertificateParams::default();

@@ -18,7 +18,9 @@ use crate::policy::address::AddressClass;
 use crate::policy::decide::{Host, Rules};
 
 /// For each address.
-pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(6);
+const CONNECT_LIMIT: Duration = Duration::from_secs(6);
+/// More than the resolver itself takes, which says what went wrong.
+const RESOLVE_LIMIT: Duration = Duration::from_secs(12);
 /// Addresses that are tried.
 const MAX_ADDRESSES: usize = 4;
 
@@ -149,6 +151,14 @@ impl Dial {
             }
         }
         Err(last)
+    }
+
+    /// How long the present state may last.
+    pub(crate) fn limit(&self) -> Duration {
+        match &self.state {
+            State::Resolving => RESOLVE_LIMIT,
+            _ => CONNECT_LIMIT,
+        }
     }
 
     pub(crate) fn note(&mut self, event: &mio::event::Event) {

@@ -18,6 +18,8 @@ mod cli;
 mod config;
 #[path = "../../../src/ctl/mod.rs"]
 mod ctl;
+#[path = "../../../src/digest.rs"]
+mod digest;
 #[path = "../../../src/dirs.rs"]
 mod dirs;
 #[path = "../../../src/egress/mod.rs"]
