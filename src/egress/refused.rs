@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::policy::address::AddressClass;
+use crate::policy::decide::parents;
 use crate::policy::egress::{EgressPolicy, HostPattern, HttpsRule, TcpRule};
 use crate::policy::egress_change::of;
 use crate::trust::network_meaning;
@@ -26,6 +27,9 @@ pub(crate) struct Refusals<'a> {
     policy: &'a EgressPolicy,
     /// The addresses of each name in `[[hosts]]`.
     fixed: HashMap<&'a str, Vec<IpAddr>>,
+    /// By a suffix, and whether its rule has `private`: a name below it that is
+    /// refused.
+    below: HashMap<(&'a str, bool), &'a str>,
 }
 
 impl<'a> Refusals<'a> {
@@ -34,7 +38,23 @@ impl<'a> Refusals<'a> {
         for entry in &policy.hosts {
             fixed.entry(&entry.name).or_default().push(entry.address);
         }
-        Refusals { policy, fixed }
+        let mut below = HashMap::new();
+        for (name, addresses) in &fixed {
+            for private in [false, true] {
+                if obstacle(addresses, private).is_none() {
+                    continue;
+                }
+                for suffix in parents(name) {
+                    let first = below.entry((suffix, private)).or_insert(*name);
+                    *first = (*first).min(*name);
+                }
+            }
+        }
+        Refusals {
+            policy,
+            fixed,
+            below,
+        }
     }
 
     /// One line for each rule.
@@ -59,7 +79,11 @@ impl<'a> Refusals<'a> {
                 let addresses = self.fixed.get(name.as_str())?;
                 (name.clone(), obstacle(addresses, rule.private)?)
             }
-            HostPattern::Suffix(_) => self.below(&rule.host, rule.private)?,
+            HostPattern::Suffix(suffix) => {
+                let name = self.below.get(&(suffix.as_str(), rule.private))?;
+                let addresses = self.fixed.get(name)?;
+                ((*name).to_owned(), obstacle(addresses, rule.private)?)
+            }
         };
         if !rule.private && self.is_served_by_another(rule, &name) {
             return None;
@@ -93,16 +117,6 @@ impl<'a> Refusals<'a> {
                 rule.host,
                 of(&rule.origin)
             ),
-        })
-    }
-
-    /// The first name below a suffix that is refused.
-    fn below(&self, suffix: &HostPattern, private: bool) -> Option<(String, String)> {
-        let mut names = self.policy.hosts.iter();
-        names.find_map(|entry| {
-            let is_below = suffix.contains(&HostPattern::Name(entry.name.clone()));
-            let obstacle = obstacle(self.fixed.get(entry.name.as_str())?, private)?;
-            is_below.then(|| (entry.name.clone(), obstacle))
         })
     }
 
@@ -188,6 +202,7 @@ mod tests {
         for rule in [
             https("git.example.org", "inspect=false"),
             https("*.example.org", ""),
+            https("*.example.org", "port=1"),
             https("two.example.org", ""),
         ] {
             assert_eq!(notices(&rule).len(), 1, "{rule}");
