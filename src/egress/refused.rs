@@ -88,11 +88,16 @@ impl<'a> Refusals<'a> {
         if !rule.private && self.is_served_by_another(rule, &name) {
             return None;
         }
+        let is_whole = !matches!(rule.host, HostPattern::Suffix(_));
         let words = network_meaning::https(rule);
+        let what = match is_whole {
+            true => words,
+            false => format!("a part of {words}"),
+        };
         Some(RefusedRule {
-            is_whole: !matches!(rule.host, HostPattern::Suffix(_)),
+            is_whole,
             why: format!(
-                "{words} is refused: {name} has {obstacle}; it is a rule of {}",
+                "{what} is refused: {name} has {obstacle}; it is a rule of {}",
                 of(&rule.origin)
             ),
         })
@@ -199,9 +204,11 @@ mod tests {
                 "tcp://git.example.org:22 is refused, and no sandbox starts with it: git.example.org has the address 10.0.0.5 (private), which {lacks}"
             )]
         );
+        let suffix = notices(&https("*.example.org", ""));
+        let told = "a part of https://*.example.org/* is refused: git.example.org has";
+        assert!(suffix[0].starts_with(told), "{suffix:?}");
         for rule in [
             https("git.example.org", "inspect=false"),
-            https("*.example.org", ""),
             https("*.example.org", "port=1"),
             https("two.example.org", ""),
         ] {
