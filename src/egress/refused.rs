@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::policy::address::AddressClass;
+use crate::policy::decide::parents;
 use crate::policy::egress::{EgressPolicy, HostPattern, HttpsRule, TcpRule};
 use crate::policy::egress_change::of;
 use crate::trust::network_meaning;
@@ -26,6 +27,9 @@ pub(crate) struct Refusals<'a> {
     policy: &'a EgressPolicy,
     /// The addresses of each name in `[[hosts]]`.
     fixed: HashMap<&'a str, Vec<IpAddr>>,
+    /// By a suffix, and whether its rule has `private`: a name below it that is
+    /// refused.
+    below: HashMap<(&'a str, bool), &'a str>,
 }
 
 impl<'a> Refusals<'a> {
@@ -34,7 +38,23 @@ impl<'a> Refusals<'a> {
         for entry in &policy.hosts {
             fixed.entry(&entry.name).or_default().push(entry.address);
         }
-        Refusals { policy, fixed }
+        let mut below = HashMap::new();
+        for (name, addresses) in &fixed {
+            for private in [false, true] {
+                if obstacle(addresses, private).is_none() {
+                    continue;
+                }
+                for suffix in parents(name) {
+                    let first = below.entry((suffix, private)).or_insert(*name);
+                    *first = (*first).min(*name);
+                }
+            }
+        }
+        Refusals {
+            policy,
+            fixed,
+            below,
+        }
     }
 
     /// One line for each rule.
@@ -59,16 +79,25 @@ impl<'a> Refusals<'a> {
                 let addresses = self.fixed.get(name.as_str())?;
                 (name.clone(), obstacle(addresses, rule.private)?)
             }
-            HostPattern::Suffix(_) => self.below(&rule.host, rule.private)?,
+            HostPattern::Suffix(suffix) => {
+                let name = self.below.get(&(suffix.as_str(), rule.private))?;
+                let addresses = self.fixed.get(name)?;
+                ((*name).to_owned(), obstacle(addresses, rule.private)?)
+            }
         };
         if !rule.private && self.is_served_by_another(rule, &name) {
             return None;
         }
+        let is_whole = !matches!(rule.host, HostPattern::Suffix(_));
         let words = network_meaning::https(rule);
+        let what = match is_whole {
+            true => words,
+            false => format!("a part of {words}"),
+        };
         Some(RefusedRule {
-            is_whole: !matches!(rule.host, HostPattern::Suffix(_)),
+            is_whole,
             why: format!(
-                "{words} is refused: {name} has {obstacle}; it is a rule of {}",
+                "{what} is refused: {name} has {obstacle}; it is a rule of {}",
                 of(&rule.origin)
             ),
         })
@@ -93,16 +122,6 @@ impl<'a> Refusals<'a> {
                 rule.host,
                 of(&rule.origin)
             ),
-        })
-    }
-
-    /// The first name below a suffix that is refused.
-    fn below(&self, suffix: &HostPattern, private: bool) -> Option<(String, String)> {
-        let mut names = self.policy.hosts.iter();
-        names.find_map(|entry| {
-            let is_below = suffix.contains(&HostPattern::Name(entry.name.clone()));
-            let obstacle = obstacle(self.fixed.get(entry.name.as_str())?, private)?;
-            is_below.then(|| (entry.name.clone(), obstacle))
         })
     }
 
@@ -185,9 +204,12 @@ mod tests {
                 "tcp://git.example.org:22 is refused, and no sandbox starts with it: git.example.org has the address 10.0.0.5 (private), which {lacks}"
             )]
         );
+        let suffix = notices(&https("*.example.org", ""));
+        let told = "a part of https://*.example.org/* is refused: git.example.org has";
+        assert!(suffix[0].starts_with(told), "{suffix:?}");
         for rule in [
             https("git.example.org", "inspect=false"),
-            https("*.example.org", ""),
+            https("*.example.org", "port=1"),
             https("two.example.org", ""),
         ] {
             assert_eq!(notices(&rule).len(), 1, "{rule}");

@@ -6,6 +6,7 @@ use crate::config::layers::{self, Layer, Setting};
 use crate::config::load_file;
 use crate::config::rule::HTTPS_PORT;
 use crate::dirs::Dirs;
+use crate::egress::refused::Refusals;
 use crate::egress::rules::RuleChange;
 use crate::policy::egress::{EgressPolicy, HostPattern, HttpsRule, PathPattern, RuleOrigin};
 use crate::policy::egress_change::{ChangeError, OldRule, RuleKind};
@@ -39,11 +40,21 @@ fn still_allowing<'a>(
     removed: &'a [&HttpsRule],
     policy: &'a EgressPolicy,
 ) -> impl Iterator<Item = String> + 'a {
+    let refusals = Refusals::of(policy);
+    let is_refused = move |rule: &HttpsRule| {
+        let host = old.host.clone();
+        let there = HttpsRule {
+            host,
+            ..rule.clone()
+        };
+        refusals.https(&there).is_some()
+    };
     let is_left = move |rule: &&HttpsRule| {
         old.kind == RuleKind::Https
             && rule.port == old.port
             && rule.host.contains(&old.host)
             && removed.iter().any(|gone| overlap(rule, gone))
+            && !is_refused(rule)
     };
     let https = policy.https.iter().filter(is_left);
     let https = https.map(|rule| words(rule, &old.host));
@@ -151,4 +162,64 @@ fn without_registry(tool: &str, own: &EgressConfig, settings: &[Setting], file: 
         lines.push(format!("take {tool:?} out of registries in {FILE}"));
     }
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::egress::testing::{read_base, read_workspace};
+    use crate::policy::egress_change;
+    use crate::policy::egress_rules::merge;
+
+    fn told(base: &str, own: &str, old: OldRule) -> Vec<String> {
+        let (base, own) = (read_base(base).unwrap(), read_workspace(own).unwrap());
+        let policy = |own: &EgressConfig| merge("x", &base, own, Vec::new()).unwrap();
+        let after = egress_change::remove(&policy(&own), &own, &old).unwrap();
+        notices(&RuleChange::Remove(old), &own, &policy(&after))
+    }
+
+    fn https(host: &str, paths: Option<&str>) -> OldRule {
+        OldRule::parse(RuleKind::Https, host, None, paths).unwrap()
+    }
+
+    const OWN: &str = "[[egress.https]]\nhost='a.example.org'\npaths=['/a']\n\
+        [[egress.https]]\nhost='a.example.org'\npaths=['/b']\n";
+
+    #[test]
+    fn what_went_and_what_still_allows_some_of_it_are_told() {
+        let base = "[[egress.https]]\nhost='*.example.org'\npaths=['/a/b']\nmethods=['GET']\n\
+            [[egress.https]]\nhost='a.example.org'\nport=444\n";
+        assert_eq!(
+            told(base, OWN, https("a.example.org", Some("/a"))),
+            [
+                "removed: https://a.example.org/a",
+                "still allowed by: base config, *.example.org /a/b by GET",
+            ]
+        );
+        let both = told(base, OWN, https("a.example.org", None));
+        assert_eq!(both.len(), 3, "{both:?}");
+        let tunnel = "[[egress.https]]\nhost='a.example.org'\ninspect=false\n";
+        assert_eq!(
+            told(tunnel, OWN, https("a.example.org", Some("/a")))[1],
+            "still allowed by: base config, anything, not inspected"
+        );
+    }
+
+    #[test]
+    fn what_is_refused_at_its_address_allows_nothing_any_more() {
+        let base = "[[egress.https]]\nhost='*.example.org'\n\
+            [[hosts]]\nname='a.example.org'\naddress='10.0.0.5'\n";
+        assert_eq!(told(base, OWN, https("a.example.org", None)).len(), 2);
+        let private = base.replacen("org'\n", "org'\nprivate=true\n", 1);
+        assert_eq!(told(&private, OWN, https("a.example.org", None)).len(), 3);
+    }
+
+    #[test]
+    fn tcp_rule_of_the_base_config_stays() {
+        let rule = "[[egress.tcp]]\nhost='a.example.org'\nport=22\n";
+        let old = || OldRule::parse(RuleKind::Tcp, "a.example.org", Some(22), None).unwrap();
+        assert_eq!(told("", rule, old()), ["removed: tcp://a.example.org:22"]);
+        let with_both = told(rule, rule, old());
+        assert_eq!(with_both[1], "still allowed by: base config");
+    }
 }

@@ -112,7 +112,7 @@ impl Index {
 }
 
 /// The names above `name`: `b.c`, `c` for `a.b.c`.
-fn parents(name: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn parents(name: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(name), |name| {
         name.split_once('.').map(|(_, rest)| rest)
     })

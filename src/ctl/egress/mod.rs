@@ -254,7 +254,9 @@ fn refuse_of_https(args: &Args) -> Result<(), Error> {
 
 /// In a file a path has a key, here it has an option.
 fn refuse_path(word: &str) -> Result<(), Error> {
-    let Some((host, path)) = word.split_once('/') else {
+    // A URL may hold a password, and is refused without being repeated.
+    let is_url = word.contains("://") || word.contains('@');
+    let Some((host, path)) = word.split_once('/').filter(|_| !is_url) else {
         return Ok(());
     };
     let name = with_port(host).map_or(host, |(name, _)| name);
@@ -427,6 +429,7 @@ mod tests {
             "2001:db8::/32",
             "*",
             "https://a.example.org/x",
+            "me:secret@a.example.org/x",
         ] {
             assert!(call(&format!("add https {host}")).is_ok(), "{host}");
         }
