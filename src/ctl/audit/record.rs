@@ -82,7 +82,8 @@ impl Record {
     /// Bytes from the sandbox. What the kernel counts goes out, unless it
     /// refuses it.
     pub(super) fn sent(&self) -> Option<u64> {
-        self.up.or(self.bytes.filter(|_| !self.is_denied()))
+        let passed = self.bytes.filter(|_| !self.is_denied());
+        self.up.or(passed)
     }
 
     /// Of the kernel's: how many it has refused.
