@@ -132,7 +132,19 @@ fn help_is_also_a_first_word_of_ctl() {
     for subcommand in SUBCOMMANDS {
         assert_eq!(help(&["help", subcommand]), help(&[subcommand, "--help"]));
     }
-    for args in [&["help", "dance"][..], &["help", "stop", "list"]] {
+    for words in [["egress", "add"], ["wt", "rm"]] {
+        let [subcommand, action] = words;
+        assert_eq!(
+            help(&["help", subcommand, action]),
+            help(&[subcommand, "--help"])
+        );
+    }
+    for args in [
+        &["help", "dance"][..],
+        &["help", "stop", "list"],
+        &["help", "egress", "dance"],
+        &["help", "egress", "add", "https"],
+    ] {
         let output = run_as("umwelt-ctl", args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(output.stdout.is_empty());

@@ -33,12 +33,36 @@ struct Subcommand {
     options: Vec<Choice>,
     /// What can follow it, where that is one of a few words.
     words: Vec<String>,
+    /// Those of these words that have options of their own.
+    actions: Vec<Action>,
+}
+
+/// The second word, as in `egress add`.
+struct Action {
+    name: String,
+    options: Vec<Choice>,
+    /// What can follow it.
+    words: Vec<String>,
 }
 
 /// One long option.
+#[derive(Clone)]
 struct Choice {
     name: String,
     takes_value: bool,
+}
+
+impl Program {
+    fn actions(&self) -> impl Iterator<Item = (&Subcommand, &Action)> {
+        let subcommands = self.subcommands.iter();
+        subcommands.flat_map(|sub| sub.actions.iter().map(move |action| (sub, action)))
+    }
+}
+
+impl Action {
+    fn takes(&self, option: &Choice) -> bool {
+        self.options.iter().any(|own| own.name == option.name)
+    }
 }
 
 fn help(name: &str, args: &[&str]) -> String {
@@ -61,6 +85,7 @@ fn programs() -> Vec<Program> {
                     Subcommand {
                         options: options(&text),
                         words: next_words(name, &sub, &text),
+                        actions: actions(name, &sub, &text),
                         name: sub,
                     }
                 })
@@ -97,6 +122,36 @@ fn next_words(program: &str, sub: &str, text: &str) -> Vec<String> {
     words.retain(|word| word != sub && word.starts_with(|first: char| first.is_ascii_lowercase()));
     words.dedup();
     words
+}
+
+/// Of a usage with lines such as `umwelt-ctl wt add [--branch B]`, which may go
+/// on in the next one.
+fn actions(program: &str, sub: &str, text: &str) -> Vec<Action> {
+    let usage = text.split("\n\n").next().unwrap();
+    let options = options(text);
+    let mut actions: Vec<Action> = Vec::new();
+    for form in usage.split(&format!("{program} {sub} ")).skip(1) {
+        let is_plain = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
+        let mut words = form.split_whitespace();
+        let Some(name) = words.next().filter(is_plain) else {
+            continue;
+        };
+        let next = words.next().filter(is_plain).map(str::to_owned);
+        let named = |option: &&Choice| {
+            let is_general = ["help", "version"].contains(&option.name.as_str());
+            is_general || form.contains(&format!("--{}", option.name))
+        };
+        let of_form: Vec<Choice> = options.iter().filter(named).cloned().collect();
+        match actions.iter_mut().find(|action| action.name == name) {
+            Some(action) => action.words.extend(next),
+            None => actions.push(Action {
+                name: name.to_owned(),
+                options: of_form,
+                words: next.into_iter().collect(),
+            }),
+        }
+    }
+    actions
 }
 
 /// The lines below "Options:" that begin with one: `-n, --name VALUE  what`.
@@ -143,26 +198,19 @@ fn bash(programs: &[Program]) -> String {
     let mut out = format!("# shellcheck shell=bash\n# Completions of umwelt for bash, {MADE}.\n\n");
     out.push_str(
         "_umwelt() {\n    local program=${1##*/} word=${COMP_WORDS[COMP_CWORD]} at\n    \
-         local first='' second='' words='' next=''\n    \
+         local first='' second='' third='' words='' next=''\n    \
          for ((at = 1; at < COMP_CWORD; at++)); do\n        \
          [[ ${COMP_WORDS[at]} != -* ]] || continue\n        \
-         if [[ -z $first ]]; then first=${COMP_WORDS[at]}; else second=${COMP_WORDS[at]} && break; fi\n    done\n    \
+         if [[ -z $first ]]; then first=${COMP_WORDS[at]}\n        \
+         elif [[ -z $second ]]; then second=${COMP_WORDS[at]}\n        \
+         else third=${COMP_WORDS[at]} && break; fi\n    done\n    \
          case \"$program $first\" in\n",
     );
     for program in programs {
         let name = program.name;
         for sub in &program.subcommands {
-            let next = match sub.words.is_empty() {
-                true => String::new(),
-                false => format!(" next='{}'", sub.words.join(" ")),
-            };
-            let options = long(&sub.options);
-            writeln!(
-                out,
-                "        '{name} {}') words='{options}'{next} ;;",
-                sub.name
-            )
-            .unwrap();
+            let name = format!("{name} {}", sub.name);
+            push_bash(&mut out, &name, &sub.options, &sub.words);
         }
         let end = if program.subcommands.is_empty() {
             "*"
@@ -176,16 +224,33 @@ fn bash(programs: &[Program]) -> String {
         )
         .unwrap();
     }
+    out.push_str("    esac\n    [[ -z $second ]] || next=''\n");
+    out.push_str("    case \"$program $first $second\" in\n");
+    for program in programs {
+        for (sub, action) in program.actions() {
+            let name = format!("{} {} {}", program.name, sub.name, action.name);
+            push_bash(&mut out, &name, &action.options, &action.words);
+        }
+    }
     out.push_str(
         "    esac\n    COMPREPLY=()\n    \
          # Other words are files, or workspaces, by -o default.\n    \
          if [[ $word == -* || -z $first ]]; then\n        \
          mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n    \
-         elif [[ -z $second ]]; then\n        \
+         elif [[ -z $third ]]; then\n        \
          mapfile -t COMPREPLY < <(compgen -W \"$next\" -- \"$word\")\n    fi\n}\n\n",
     );
     writeln!(out, "complete -o default -F _umwelt {}", NAMES.join(" ")).unwrap();
     out
+}
+
+fn push_bash(out: &mut String, name: &str, options: &[Choice], words: &[String]) {
+    let next = match words.is_empty() {
+        true => String::new(),
+        false => format!(" next='{}'", words.join(" ")),
+    };
+    let options = long(options);
+    writeln!(out, "        '{name}') words='{options}'{next} ;;").unwrap();
 }
 
 fn zsh(programs: &[Program]) -> String {
@@ -193,16 +258,25 @@ fn zsh(programs: &[Program]) -> String {
         "#compdef {}\n# Completions of umwelt for zsh, {MADE}.\n\n",
         NAMES.join(" ")
     );
-    out.push_str("case \"$service ${words[2]}\" in\n");
+    out.push_str("case \"$service ${words[2]} ${words[3]}\" in\n");
     for program in programs {
         let name = program.name;
+        for (sub, action) in program.actions() {
+            let mut first = format!("'1: :' '2:word:({})' ", sub.words.join(" "));
+            if !action.words.is_empty() {
+                write!(first, "'3:word:({})' ", action.words.join(" ")).unwrap();
+            }
+            let specs = zsh_specs(&action.options, &first);
+            let words = format!("{name} {} {}", sub.name, action.name);
+            writeln!(out, "    ('{words}') _arguments {specs} ;;").unwrap();
+        }
         for sub in &program.subcommands {
             let mut first = "'1: :' ".to_owned();
             if !sub.words.is_empty() {
                 write!(first, "'2:word:({})' ", sub.words.join(" ")).unwrap();
             }
             let specs = zsh_specs(&sub.options, &first);
-            writeln!(out, "    ('{name} {}') _arguments {specs} ;;", sub.name).unwrap();
+            writeln!(out, "    ('{name} {} '*) _arguments {specs} ;;", sub.name).unwrap();
         }
         let words = first_words(program);
         match program.subcommands.is_empty() {
@@ -268,9 +342,23 @@ fn fish(programs: &[Program]) -> String {
                 )
                 .unwrap();
             }
-            let condition = format!(" -n '{seen}'");
+            for action in sub.actions.iter().filter(|action| !action.words.is_empty()) {
+                let (of, words) = (&action.name, action.words.join(" "));
+                writeln!(
+                    out,
+                    "complete -c {name} -f -n '{seen}; and __fish_seen_subcommand_from {of}; \
+                     and not __fish_seen_subcommand_from {words}' -a '{words}'"
+                )
+                .unwrap();
+            }
             for option in &sub.options {
-                push_fish(&mut out, name, &condition, option);
+                let others = sub.actions.iter().filter(|action| !action.takes(option));
+                let others: Vec<_> = others.map(|action| action.name.as_str()).collect();
+                let unless = match others.is_empty() {
+                    true => String::new(),
+                    false => format!("; and not __fish_seen_subcommand_from {}", others.join(" ")),
+                };
+                push_fish(&mut out, name, &format!(" -n '{seen}{unless}'"), option);
             }
         }
     }
@@ -395,7 +483,17 @@ fn bash_offers_subcommands_and_their_options() {
     assert_eq!(completed(&["umwelt-ctl", "wt", "--f"]), ["--force"]);
     assert_eq!(completed(&["umwelt-install", "ca", ""]), ["rotate"]);
     assert_eq!(completed(&["umwelt-install", "client", "cl"]), ["claude"]);
+    let egress = |words: &[&str]| completed(&[&["umwelt-ctl", "egress"], words].concat());
+    assert_eq!(egress(&["add", ""]), ["https", "tcp"]);
+    assert_eq!(egress(&["remove", "--json", "t"]), ["tcp"]);
+    assert_eq!(egress(&["list", "--"]), ["--json", "--help", "--version"]);
+    assert_eq!(egress(&["remove", "--p"]), ["--port", "--path"]);
+    assert_eq!(egress(&["--pr"]), ["--private"]);
+    let rm = completed(&["umwelt-ctl", "wt", "rm", "--"]);
+    assert_eq!(rm, ["--force", "--help", "--version"]);
     // A file, or a workspace.
+    assert_eq!(egress(&["add", "https", ""]), [""; 0]);
+    assert_eq!(egress(&["verify", ""]), [""; 0]);
     assert_eq!(completed(&["umwelt-ctl", "wt", "add", "a"]), [""; 0]);
     assert_eq!(completed(&["umwelt-ctl", "stop", "x"]), [""; 0]);
     assert_eq!(completed(&["umwelt-ctl", "status", "--hard"]), [""; 0]);

@@ -3,10 +3,12 @@
 
 _umwelt() {
     local program=${1##*/} word=${COMP_WORDS[COMP_CWORD]} at
-    local first='' second='' words='' next=''
+    local first='' second='' third='' words='' next=''
     for ((at = 1; at < COMP_CWORD; at++)); do
         [[ ${COMP_WORDS[at]} != -* ]] || continue
-        if [[ -z $first ]]; then first=${COMP_WORDS[at]}; else second=${COMP_WORDS[at]} && break; fi
+        if [[ -z $first ]]; then first=${COMP_WORDS[at]}
+        elif [[ -z $second ]]; then second=${COMP_WORDS[at]}
+        else third=${COMP_WORDS[at]} && break; fi
     done
     case "$program $first" in
         'umwelt-mcp '*) words='--workspace --help --version' ;;
@@ -40,11 +42,23 @@ _umwelt() {
         'umwelt-init '*) words='--check-egress --help --version' ;;
         'umwelt-gateway '*) words='--policy --ca-cert --ca-key --roots --audit --listen --proxy-port --socks-port --dns-port --resolver --supervised --workspace --threads --share-at --audit-size --audit-keep --help --version' ;;
     esac
+    [[ -z $second ]] || next=''
+    case "$program $first $second" in
+        'umwelt-ctl egress list') words='--json --help --version' ;;
+        'umwelt-ctl egress add') words='--port --path --method --no-inspect --private --json --help --version' next='https tcp' ;;
+        'umwelt-ctl egress remove') words='--port --path --json --help --version' next='https tcp' ;;
+        'umwelt-ctl egress verify') words='--json --help --version' ;;
+        'umwelt-ctl wt add') words='--branch --help --version' ;;
+        'umwelt-ctl wt rm') words='--force --help --version' ;;
+        'umwelt-ctl wt list') words='--json --help --version' ;;
+        'umwelt-ctl wt accept') words='--yes --help --version' ;;
+        'umwelt-install ca rotate') words='--help --version' ;;
+    esac
     COMPREPLY=()
     # Other words are files, or workspaces, by -o default.
     if [[ $word == -* || -z $first ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
-    elif [[ -z $second ]]; then
+    elif [[ -z $third ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$next" -- "$word")
     fi
 }

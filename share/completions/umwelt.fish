@@ -52,11 +52,13 @@ complete -c umwelt-ctl -n '__fish_seen_subcommand_from trust' -l revoke
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from trust' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from trust' -l version
 complete -c umwelt-ctl -f -n '__fish_seen_subcommand_from egress; and not __fish_seen_subcommand_from list add remove verify' -a 'list add remove verify'
-complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l port -r
-complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l path -r
-complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l method -r
-complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l no-inspect
-complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l private
+complete -c umwelt-ctl -f -n '__fish_seen_subcommand_from egress; and __fish_seen_subcommand_from add; and not __fish_seen_subcommand_from https tcp' -a 'https tcp'
+complete -c umwelt-ctl -f -n '__fish_seen_subcommand_from egress; and __fish_seen_subcommand_from remove; and not __fish_seen_subcommand_from https tcp' -a 'https tcp'
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress; and not __fish_seen_subcommand_from list verify' -l port -r
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress; and not __fish_seen_subcommand_from list verify' -l path -r
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress; and not __fish_seen_subcommand_from list remove verify' -l method -r
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress; and not __fish_seen_subcommand_from list remove verify' -l no-inspect
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress; and not __fish_seen_subcommand_from list remove verify' -l private
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l json
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from egress' -l version
@@ -74,10 +76,10 @@ complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l html -r
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from audit' -l version
 complete -c umwelt-ctl -f -n '__fish_seen_subcommand_from wt; and not __fish_seen_subcommand_from add rm list accept' -a 'add rm list accept'
-complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l branch -r
-complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l force
-complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l json
-complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l yes
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt; and not __fish_seen_subcommand_from rm list accept' -l branch -r
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt; and not __fish_seen_subcommand_from add list accept' -l force
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt; and not __fish_seen_subcommand_from add rm accept' -l json
+complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt; and not __fish_seen_subcommand_from add rm list' -l yes
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l help
 complete -c umwelt-ctl -n '__fish_seen_subcommand_from wt' -l version
 complete -c umwelt-ctl -f -n '__fish_seen_subcommand_from help; and not __fish_seen_subcommand_from status stop exec shell list config plan grant revoke trust egress log audit wt' -a 'status stop exec shell list config plan grant revoke trust egress log audit wt'

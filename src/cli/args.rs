@@ -165,6 +165,13 @@ impl Subcommand {
         )))
     }
 
+    pub(super) fn has_action(&self, word: &str) -> bool {
+        match self.operands {
+            Operands::Actions(actions) => actions.iter().any(|action| action.name == word),
+            _ => false,
+        }
+    }
+
     fn options(&self) -> impl Iterator<Item = &'static str> {
         self.flags.iter().chain(self.values).copied()
     }

@@ -52,17 +52,26 @@ impl Program {
         done.map_err(|error| error.of_command(&command))
     }
 
-    /// `help` and `help SUBCOMMAND`, as people try it.
+    /// `help`, `help SUBCOMMAND` and `help SUBCOMMAND ACTION`, as people try it.
     fn tell(&self, words: &[OsString]) -> Result<ExitCode, Error> {
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
         match words.as_slice() {
             [] | ["help" | "-h" | "--help"] => Ok(print(self.help)),
             ["-V" | "--version"] => Ok(version(self.name)),
-            [name] => Ok(print(self.find(name)?.help)),
-            [_, word, ..] => Err(Error::usage(format!(
-                "\"help\" takes one subcommand: {word:?} is one word too many"
-            ))),
+            [name, words @ ..] => {
+                let subcommand = self.find(name)?;
+                let words = match words {
+                    [action, more @ ..] if subcommand.has_action(action) => more,
+                    words => words,
+                };
+                match words.first() {
+                    None => Ok(print(subcommand.help)),
+                    Some(word) => Err(Error::usage(format!(
+                        "\"help\" takes one subcommand: {word:?} is one word too many"
+                    ))),
+                }
+            }
         }
     }
 
@@ -93,8 +102,35 @@ fn check_bare(subcommand: &Subcommand, command: &str, args: &Args) -> Result<(),
 
 #[cfg(test)]
 mod tests {
-    use crate::cli::args::INTERNAL;
+    use crate::cli::args::{INTERNAL, Operands};
     use crate::{ctl, install};
+
+    /// Completions are made from these lines.
+    #[test]
+    fn usage_of_an_action_names_the_options_that_it_takes() {
+        for program in [&ctl::PROGRAM, &install::PROGRAM] {
+            for subcommand in program.subcommands {
+                let Operands::Actions(actions) = subcommand.operands else {
+                    continue;
+                };
+                let usage = subcommand.help.split("\n\n").next().unwrap();
+                let whole = format!("{} {} ", program.name, subcommand.name);
+                for action in actions {
+                    let lines: Vec<&str> = usage
+                        .split(&whole)
+                        .filter(|line| line.split_whitespace().next() == Some(action.name))
+                        .collect();
+                    for option in subcommand.flags.iter().chain(subcommand.values) {
+                        let is_told = lines
+                            .iter()
+                            .any(|line| line.contains(&format!("--{option}")));
+                        let takes = action.options.contains(option);
+                        assert_eq!(is_told, takes, "{whole}{} {option}", action.name);
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn every_subcommand_and_option_stands_in_its_help() {

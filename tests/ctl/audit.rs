@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::home::{Home, exists, finish, signal};
 
@@ -64,7 +64,7 @@ fn records_of_gateway_and_kernel_are_shown_by_time() {
             ran.text(),
             "TIME                  VERDICT  KIND        METHOD  HOST               PATH           STATUS  UP  DOWN  TOOK  WHY\n\
              1970-01-01T00:00:01Z  allow    https       GET     a.example.org:443  /u/x\\x1b[2J/1  200     0   2k    5ms   -\n\
-             1970-01-01T00:00:02Z  deny     kernel udp  -       203.0.113.1:53     -              -       99  -     -     3 packets\n\
+             1970-01-01T00:00:02Z  deny     kernel udp  -       203.0.113.1:53     -              -       -   -     -     3 packets\n\
              1970-01-01T00:00:03Z  deny     https       GET     a.example.org:443  /u/x\\x1b[2J/3  403     -   -     -     no rule for this host allows the path\n"
         );
     }
@@ -113,18 +113,22 @@ fn a_summary_counts_and_names_the_rule_to_add() {
     let ran = home.run(&["audit", "--summary", &home.workspace]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     for expected in [
-        "1 allowed, 5 denied; 0 up, 2k down\n",
+        "1 allowed, 2 denied and 3 packets refused by the kernel; 0 up, 2k down\n",
+        "\n2 denied and 3 packets refused by the kernel\n\n2 x https",
         "a.example.org:443  1        2       0   2k",
         "2 x https a.example.org:443 /u/*: no rule for this host allows the path\n",
         "umwelt-ctl egress add https a.example.org --path '/u/*' ",
         "        paths = [\"/u/*\"]\n",
-        "3 x kernel udp 203.0.113.1:53\n    no rule can allow this\n",
+        "3 x kernel udp 203.0.113.1:53\n    no rule is suggested\n",
     ] {
         assert!(ran.text().contains(expected), "{expected}\n{}", ran.text());
     }
     let ran = home.run(&["audit", "--summary", "--json", &home.workspace]);
     let value: Value = serde_json::from_str(ran.text()).unwrap();
-    assert_eq!(value["denied"], 5);
+    assert_eq!(
+        (&value["denied"], &value["packets"]),
+        (&json!(5), &json!(3))
+    );
     assert_eq!(value["sid"], home.sid.as_str());
     assert_eq!(value["denials"][1]["rule"], Value::Null);
 }
@@ -212,6 +216,9 @@ fn the_page_is_for_the_user_alone_and_goes_through_no_link() {
     assert!(ran.text().ends_with("page.html: 0 allowed, 1 denied\n"));
     let mode = page.metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+    let ran = home.run(&["audit", "--html", "-", &home.workspace]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    assert!(ran.text().starts_with("<!DOCTYPE html>") && ran.text().ends_with("</html>\n"));
     let link = home.path("link.html");
     std::os::unix::fs::symlink(home.path("elsewhere"), &link).unwrap();
     let ran = home.run(&["audit", "--html", link.to_str().unwrap(), &home.workspace]);

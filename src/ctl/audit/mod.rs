@@ -54,7 +54,7 @@ Options:
       --json       print the records as they are, one JSON object a line; one
                    object in all with --summary
       --html FILE  write a page with a timeline and tables, which needs nothing
-                   but a browser
+                   but a browser; \"-\" is standard output
   -h, --help       print this help and exit
   -V, --version    print the version and exit
 ",
@@ -158,11 +158,16 @@ fn write_page(file: &Path, sources: &mut Sources, target: Target) -> Result<Exit
     let counts = count(sources, false)?;
     warn_of(counts.unreadable, sources.is_cut());
     let report = Report::new(counts, subject(target), ON_PAGE);
-    file::write(file, page::render(&report, &page::now()).as_bytes())?;
-    let (allowed, denied) = (report.total.allowed, report.total.denied);
+    let page = page::render(&report, &page::now());
+    if file == Path::new("-") {
+        return Ok(cli::print(&page));
+    }
+    file::write(file, page.as_bytes())?;
     Ok(cli::print(&format!(
-        "{}: {allowed} allowed, {denied} denied\n",
-        crate::text::printable(&file.to_string_lossy())
+        "{}: {} allowed, {}\n",
+        crate::text::printable(&file.to_string_lossy()),
+        report.total.allowed,
+        report.total.told_denied()
     )))
 }
 

@@ -86,8 +86,14 @@ fn push_totals(html: &mut Html, report: &Report) {
             .raw(" failed</dd>");
     }
     html.raw("</div>\n<div class=\"denied\"><dt>Denied</dt><dd>")
-        .number(total.denied)
-        .raw("</dd></div>\n<div><dt>Hosts</dt><dd>")
+        .number(total.denied_requests())
+        .raw("</dd>");
+    if total.packets > 0 {
+        html.raw("<dd class=\"more\">")
+            .number(total.packets)
+            .raw(" packets, by the kernel</dd>");
+    }
+    html.raw("</div>\n<div><dt>Hosts</dt><dd>")
         .number(report.name_count as u64)
         .raw("</dd></div>\n<div><dt>Sent</dt><dd>")
         .text(&size(total.up))
@@ -125,7 +131,7 @@ fn push_denials(html: &mut Html, report: &Report) {
         push_list(html, &ours);
     }
     if !others.is_empty() {
-        html.raw("<p class=\"lead\">No rule can allow ")
+        html.raw("<p class=\"lead\">No rule is suggested for ")
             .raw(if ours.is_empty() {
                 "any of this"
             } else {

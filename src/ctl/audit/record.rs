@@ -79,9 +79,16 @@ impl Record {
         self.count.unwrap_or(1)
     }
 
-    /// Bytes from the sandbox. What the kernel counts goes out.
+    /// Bytes from the sandbox. What the kernel counts goes out, unless it
+    /// refuses it.
     pub(super) fn sent(&self) -> Option<u64> {
-        self.up.or(self.bytes)
+        let passed = self.bytes.filter(|_| !self.is_denied());
+        self.up.or(passed)
+    }
+
+    /// Of the kernel's: how many it has refused.
+    pub(super) fn refused_packets(&self) -> u64 {
+        self.count.filter(|_| self.is_denied()).unwrap_or_default()
     }
 
     /// The kind as a person reads it: `https`, `dns`, `kernel udp`.

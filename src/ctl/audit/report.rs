@@ -86,7 +86,7 @@ pub(super) struct DenialRow {
     pub(super) why: Option<String>,
     pub(super) first: Option<f64>,
     pub(super) last: Option<f64>,
-    /// `null` where no rule can allow it.
+    /// `null` where none is suggested.
     pub(super) rule: Option<Fix>,
 }
 

@@ -120,7 +120,7 @@ mod tests {
             ),
             (
                 r#""ts":1,"kind":"kernel","protocol":"udp","host":"203.0.113.1","port":53,"verdict":"deny","count":7,"bytes":700"#,
-                "1970-01-01T00:00:01Z|deny|kernel udp|-|203.0.113.1:53|-|-|700|-|-|7 packets",
+                "1970-01-01T00:00:01Z|deny|kernel udp|-|203.0.113.1:53|-|-|-|-|-|7 packets",
             ),
             (
                 r#""ts":1,"kind":"kernel","protocol":"icmp","host":"203.0.113.1","port":0,"verdict":"allow","count":1,"bytes":70"#,
@@ -128,7 +128,7 @@ mod tests {
             ),
             (
                 r#""ts":1,"kind":"kernel","event":"overflow","verdict":"deny","count":9,"bytes":0,"why":"full""#,
-                "1970-01-01T00:00:01Z|deny|kernel overflow|-|-|-|-|0|-|-|9 packets: full",
+                "1970-01-01T00:00:01Z|deny|kernel overflow|-|-|-|-|-|-|-|9 packets: full",
             ),
             (
                 r#""ts":1e300,"kind":"policy","event":"broken","why":"half\u001b[2J""#,

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::config::egress_edit;
-use crate::config::rule::{HTTPS_PORT, parse_method};
+use crate::config::rule::{HTTPS_PORT, all_paths, parse_method};
 use crate::ctl::NAME;
 use crate::ctl::audit::record::Record;
 use crate::gateway::denial;
@@ -46,6 +46,8 @@ pub(super) struct Wanted {
 enum Kind {
     Https,
     Tcp,
+    /// HTTPS that a program has asked the SOCKS5 port for.
+    Socks,
     /// A program that asks for an address itself does not use the proxy.
     Name,
 }
@@ -57,6 +59,9 @@ const NAME_NOTE: &str = "only if a program needs it: one that looks the name up 
 const PRIVATE_NOTE: &str = "only if this host is meant to be in your own network";
 const TUNNEL_NOTE: &str = "in place of the rule that has the host inspected, and only if the \
     program cannot do with umwelt's certificates and HTTP/1.1: nothing it sends is looked at then";
+const WHOLE_NOTE: &str = "the whole host; narrow it with --path";
+const SOCKS_NOTE: &str = "the whole host, for programs that use HTTPS_PROXY; narrow it with --path. \
+    One that knows SOCKS5 only needs a tcp rule, which carries anything, in place of it";
 /// As the gateway says it.
 const TLS_FAILED: &str = "TLS with the client failed";
 const NO_HTTP1: &str = "the client offers no HTTP/1.1";
@@ -76,7 +81,10 @@ impl Wanted {
             "https" if is(Refusal::Host) || is(Refusal::Port) => Kind::Https,
             "https" if is_blind => Kind::Https,
             "https" if is(Refusal::Path) || is(Refusal::Method) => Kind::Https,
-            "tcp" if is(Refusal::Host) || is(Refusal::Port) => Kind::Tcp,
+            "tcp" if is(Refusal::Host) || is(Refusal::Port) => match record.port {
+                Some(HTTPS_PORT) => Kind::Socks,
+                _ => Kind::Tcp,
+            },
             "dns" => Kind::Name,
             "kernel" if is_reachable(record) => Kind::Tcp,
             _ => return None,
@@ -98,7 +106,7 @@ impl Wanted {
     fn rule(&self) -> Option<NewRule> {
         let kind = match self.kind {
             Kind::Tcp => RuleKind::Tcp,
-            Kind::Https | Kind::Name => RuleKind::Https,
+            Kind::Https | Kind::Socks | Kind::Name => RuleKind::Https,
         };
         let path = self.path.as_deref().filter(|path| *path != "*");
         let port = self.port.map(i64::from);
@@ -124,6 +132,8 @@ impl Wanted {
             _ if self.private => Some(PRIVATE_NOTE),
             _ if self.uninspected => Some(TUNNEL_NOTE),
             Kind::Name => Some(NAME_NOTE),
+            Kind::Socks => Some(SOCKS_NOTE),
+            Kind::Https if is_whole(&rule) => Some(WHOLE_NOTE),
             Kind::Tcp if self.host.parse::<IpAddr>().is_ok() => Some(TCP_NOTE),
             _ => None,
         };
@@ -133,6 +143,11 @@ impl Wanted {
             note,
         })
     }
+}
+
+/// CONNECT tells no path, and some paths cannot stand in a rule.
+fn is_whole(rule: &NewRule) -> bool {
+    matches!(rule, NewRule::Https(rule) if rule.paths == all_paths())
 }
 
 fn kind_of(record: &Record) -> Kind {
@@ -249,6 +264,10 @@ mod tests {
                 "tcp x.example.org 22 /w",
             ),
             (
+                r#""kind":"tcp","host":"x.example.org","port":443,"why":"no rule names this host""#,
+                "https x.example.org /w",
+            ),
+            (
                 r#""kind":"dns","host":"x.example.org","why":"no rule names this host""#,
                 "https x.example.org /w",
             ),
@@ -260,6 +279,26 @@ mod tests {
             let expected = format!("umwelt-ctl egress add {command}");
             assert_eq!(fix(json).map(|fix| fix.command), Some(expected), "{json}");
         }
+    }
+
+    #[test]
+    fn a_rule_that_allows_more_than_was_asked_for_says_so() {
+        let note = |json: &str| fix(json).unwrap().note.unwrap_or_default();
+        let https = |more: &str| {
+            note(&format!(
+                r#""kind":"https","host":"x.example.org","port":443,"why":"no rule names this host"{more}"#
+            ))
+        };
+        assert!(https(r#","method":"CONNECT""#).contains("narrow it with --path"));
+        assert!(https(r#","method":"GET","path":"/a\"b/c""#).contains("narrow it"));
+        assert_eq!(https(r#","method":"GET","path":"/a""#), "");
+        let socks = |port: u16| {
+            note(&format!(
+                r#""kind":"tcp","host":"x.example.org","port":{port},"why":"no rule names this host""#
+            ))
+        };
+        assert!(socks(443).contains("HTTPS_PROXY"));
+        assert_eq!(socks(22), "");
     }
 
     #[test]

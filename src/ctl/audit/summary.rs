@@ -17,7 +17,7 @@ pub(super) fn render(report: &Report, colour: bool) -> String {
         out.push_str(&hosts(report, colour));
     }
     if !report.denials.is_empty() {
-        out.push_str(&format!("\n{} denied\n", report.total.denied));
+        out.push_str(&format!("\n{}\n", report.total.told_denied()));
         for row in &report.denials {
             out.push('\n');
             out.push_str(&denial(row));
@@ -38,7 +38,7 @@ fn heading(report: &Report) -> String {
         return out;
     }
     out.push_str(&format!(
-        "{} to {}\n{} allowed{}, {} denied; {} up, {} down\n",
+        "{} to {}\n{} allowed{}, {}; {} up, {} down\n",
         time(report.first),
         time(total.last),
         total.allowed,
@@ -46,7 +46,7 @@ fn heading(report: &Report) -> String {
             0 => String::new(),
             failed => format!(" ({failed} failed)"),
         },
-        total.denied,
+        total.told_denied(),
         output::render_size(total.up),
         output::render_size(total.down),
     ));
@@ -112,7 +112,7 @@ fn denial(row: &DenialRow) -> String {
     }
     out.push('\n');
     let Some(rule) = &row.rule else {
-        out.push_str("    no rule can allow this\n");
+        out.push_str("    no rule is suggested\n");
         return out;
     };
     out.push_str(&format!("    {}\n", printable(&rule.command)));
@@ -181,6 +181,6 @@ https  a.example.org:443  2        1       20  4k    2026-01-01T00:00:00Z
         let text = render(&report(&[hostile], LIMITS), false);
         assert!(text.contains("a\\x1b[2Jb\\u{202e}:443"), "{text}");
         assert!(!text.chars().any(|c| c != '\n' && crate::text::is_unsafe(c)));
-        assert!(text.contains("no rule can allow this"));
+        assert!(text.contains("no rule is suggested"));
     }
 }

@@ -27,6 +27,8 @@ const MAX_KIND: usize = 30;
 pub(super) struct Tally {
     pub(super) allowed: u64,
     pub(super) denied: u64,
+    /// Of the denied ones: packets that the kernel refused.
+    pub(super) packets: u64,
     /// Of the allowed ones: those that came to nothing.
     pub(super) failed: u64,
     /// Bytes from the sandbox.
@@ -44,6 +46,7 @@ impl Tally {
         Tally {
             allowed: if is_denied { 0 } else { count },
             denied: if is_denied { count } else { 0 },
+            packets: record.refused_packets(),
             failed: if record.has_failed() { count } else { 0 },
             up: carried(record.sent()),
             down: carried(record.down),
@@ -55,6 +58,7 @@ impl Tally {
         for (sum, more) in [
             (&mut self.allowed, other.allowed),
             (&mut self.denied, other.denied),
+            (&mut self.packets, other.packets),
             (&mut self.failed, other.failed),
             (&mut self.up, other.up),
             (&mut self.down, other.down),
@@ -65,6 +69,21 @@ impl Tally {
             (Some(a), Some(b)) => Some(a.max(b)),
             (a, b) => a.or(b),
         };
+    }
+
+    /// By the gateway: what was asked for once.
+    pub(super) fn denied_requests(&self) -> u64 {
+        self.denied.saturating_sub(self.packets)
+    }
+
+    /// In words; packets are counted by themselves, as one connection can be many.
+    pub(super) fn told_denied(&self) -> String {
+        let requests = format!("{} denied", self.denied_requests());
+        match self.packets {
+            0 => requests,
+            1 => format!("{requests} and 1 packet refused by the kernel"),
+            packets => format!("{requests} and {packets} packets refused by the kernel"),
+        }
     }
 
     pub(super) fn attempts(&self) -> u64 {

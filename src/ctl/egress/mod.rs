@@ -26,11 +26,12 @@ pub(super) const SUBCOMMAND: Subcommand = Subcommand {
     help: "\
 Usage: umwelt-ctl egress list [--json] [WORKSPACE]
        umwelt-ctl egress add https HOST [--port N] [--path PATTERN]…
-                  [--method M]… [--no-inspect] [--private] [WORKSPACE]
-       umwelt-ctl egress add tcp HOST:PORT [--private] [WORKSPACE]
-       umwelt-ctl egress remove https HOST [--port N] [--path PATTERN]…
+                  [--method M]… [--no-inspect] [--private] [--json]
                   [WORKSPACE]
-       umwelt-ctl egress remove tcp HOST:PORT [WORKSPACE]
+       umwelt-ctl egress add tcp HOST:PORT [--private] [--json] [WORKSPACE]
+       umwelt-ctl egress remove https HOST [--port N] [--path PATTERN]…
+                  [--json] [WORKSPACE]
+       umwelt-ctl egress remove tcp HOST:PORT [--json] [WORKSPACE]
        umwelt-ctl egress verify [--json] [WORKSPACE]
 
 Shows and changes what the sandbox of WORKSPACE may reach on the network. Left
