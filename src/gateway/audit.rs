@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -162,6 +162,8 @@ struct Writer {
 impl Audit {
     pub(crate) fn open(path: &Path, rotation: Rotation) -> io::Result<Audit> {
         let (file, size) = open(path)?;
+        // Whoever wrote it before may have been killed.
+        let is_torn = size > 0 && last_byte(path) != Some(b'\n');
         Ok(Audit {
             healthy: AtomicBool::new(true),
             writer: Mutex::new(Writer {
@@ -169,8 +171,8 @@ impl Audit {
                 rotation,
                 file,
                 size,
-                backlog: Vec::new(),
-                is_within_line: false,
+                backlog: if is_torn { vec![b'\n'] } else { Vec::new() },
+                is_within_line: is_torn,
                 lost: 0,
                 last_try: Instant::now(),
                 rotation_failed: false,
@@ -329,6 +331,14 @@ fn beside(path: &Path, extension: &str) -> PathBuf {
     name.push(".");
     name.push(extension);
     name.into()
+}
+
+fn last_byte(path: &Path) -> Option<u8> {
+    let mut file = File::open(path).ok()?;
+    file.seek(SeekFrom::End(-1)).ok()?;
+    let mut byte = [0];
+    file.read_exact(&mut byte).ok()?;
+    Some(u8::from_be_bytes(byte))
 }
 
 fn open(path: &Path) -> io::Result<(File, u64)> {
@@ -492,6 +502,22 @@ mod tests {
         audit.writer().size = ROTATION.size;
         audit.record(&record("/x"));
         assert_eq!((lines(path.clone()), lines(old(&path, 1))), (1, 60));
+    }
+
+    #[test]
+    fn line_that_somebody_else_has_torn_stays_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        std::fs::write(&path, "{\"torn").unwrap();
+        for _ in 0..2 {
+            let audit = Audit::open(&path, ROTATION).unwrap();
+            audit.record(&record("/x"));
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((lines[0], lines.len()), ("{\"torn", 3));
+        let is_whole = |line: &&str| serde_json::from_str::<serde_json::Value>(line).is_ok();
+        assert!(lines[1..].iter().all(is_whole), "{text}");
     }
 
     #[test]

@@ -198,7 +198,8 @@ fn has_dots(path: &[u8]) -> bool {
             .split(|byte| *byte == b';')
             .next()
             .unwrap_or_default();
-        matches!(name, b"." | b"..")
+        // Some systems take no notice of spaces at the end of a name.
+        matches!(name.trim_ascii_end(), b"." | b"..")
     })
 }
 
@@ -306,6 +307,8 @@ mod tests {
             ("/a%252f..%252fb", Hidden),
             ("/a%255cb", Hidden),
             ("/a%2500", Hidden),
+            ("/a/..%20/b", Hidden),
+            ("/a/.%2520/b", Hidden),
             ("/a/..;/b", Hidden),
             ("/a/..;x=1/b", Hidden),
             ("/a/.;/b", Hidden),

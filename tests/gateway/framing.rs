@@ -1,7 +1,7 @@
 //! Where one message ends and the next begins: what could be read in two ways
 //! goes nowhere, in either direction.
 
-use std::io::Write;
+use std::io::{Read, Write};
 
 use crate::client::Client;
 use crate::gateway::{Gateway, PATIENCE, Setup, https, policy};
@@ -156,7 +156,7 @@ fn upload_server(setup: &Setup) -> Server {
         let mut body = Vec::new();
         let mut byte = [0];
         while !body.ends_with(b"0\r\n\r\n") {
-            std::io::Read::read_exact(&mut tls, &mut byte).unwrap();
+            tls.read_exact(&mut byte).unwrap();
             body.push(byte[0]);
         }
         let _ = seen.send(String::from_utf8(body).unwrap());
@@ -236,6 +236,9 @@ fn ambiguous_responses_are_replaced_by_502() {
         b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
+        b"HTTP/1.1 000 X\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 099 X\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"ICY 200 OK\r\n\r\n",
         b"garbage",
         b"",
@@ -247,6 +250,36 @@ fn ambiguous_responses_are_replaced_by_502() {
         assert_eq!(answer.status, 502, "{:?}", String::from_utf8_lossy(bytes));
         assert_eq!(answer.json()["error"], "upstream_failed");
     }
+}
+
+#[test]
+fn server_that_talks_without_saying_anything_is_left() {
+    let mut setup = Setup::new();
+    // Where the connection waits, and who waits for it, is known then.
+    setup.more = ["--threads", "1"].map(str::to_owned).to_vec();
+    let server = Server::start(&setup.pki, |mut tls, seen| {
+        read_head(&mut tls).unwrap();
+        let _ = tls.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        // As many as TLS itself allows.
+        for _ in 0..25 {
+            let _ = tls.conn.refresh_traffic_keys();
+            let _ = tls.flush();
+            std::thread::sleep(std::time::Duration::from_millis(40));
+        }
+        let wait = std::time::Duration::from_secs(20);
+        tls.sock.set_read_timeout(Some(wait)).unwrap();
+        let is_kept = matches!(tls.sock.read_to_end(&mut Vec::new()),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock);
+        let _ = seen.send(if is_kept { "kept" } else { "left" }.to_owned());
+    });
+    let other = Server::echo(&setup.pki);
+    let rules = [server.port, other.port].map(|port| https("a.example.org", port, &["*"]));
+    let gateway = setup.start(&policy(&rules, &[]));
+    let answer = crate::client::get(&gateway, "a.example.org", server.port, "/");
+    assert_eq!(answer.text(), "ok");
+    assert_eq!(server.next_seen(), "left");
+    let answer = crate::client::get(&gateway, "a.example.org", other.port, "/");
+    assert_eq!(answer.status, 200);
 }
 
 #[test]
@@ -316,7 +349,7 @@ fn a_response_that_is_cut_is_seen_as_cut() {
             server.port
         ));
         let mut rest = Vec::new();
-        let error = std::io::Read::read_to_end(&mut client.tls, &mut rest).unwrap_err();
+        let error = client.tls.read_to_end(&mut rest).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
         assert!(rest.ends_with(b"part") || rest.ends_with(b"part\r\n"));
     }

@@ -111,6 +111,21 @@ fn what_is_open_and_no_longer_allowed_is_closed() {
 }
 
 #[test]
+fn what_is_open_to_a_private_address_ends_with_that_permission() {
+    let server = crate::relays::plain_echo();
+    let mut rule = tcp("a.example.org", server.port);
+    let mut gateway = Gateway::start(&policy(&[], &[rule.clone()]));
+    let mut stream = open_socks(&gateway, "a.example.org", server.port);
+    stream.write_all(b"x").unwrap();
+    stream.read_exact(&mut [0; 1]).unwrap();
+    rule["private"] = false.into();
+    gateway.change_policy(&policy(&[], &[rule]).to_string());
+    assert!(matches!(stream.read(&mut [0; 1]), Ok(0) | Err(_)));
+    let line = gateway.audited(|line| line["event"] == "end");
+    assert!(line["why"].as_str().unwrap().contains("any more"), "{line}");
+}
+
+#[test]
 fn nothing_new_is_allowed_while_the_audit_cannot_be_written() {
     let mut setup = Setup::new();
     let server = Server::echo(&setup.pki);

@@ -401,12 +401,22 @@ fn a_certificate_for_another_name_is_refused() {
 fn a_client_that_says_goodbye_still_gets_what_it_asked_for() {
     let setup = Setup::new();
     let server = Server::echo(&setup.pki);
-    let gateway = start(setup, &server);
+    let rules = [https("a.example.org", server.port, &["/last"])];
+    let gateway = setup.start(&policy(&rules, &[]));
     let (mut client, host) = open(&gateway, &server);
     client.send(&format!("GET /last HTTP/1.1\r\nHost: {host}\r\n\r\n"));
     client.tls.conn.send_close_notify();
     client.tls.flush().unwrap();
     assert!(client.read_answer(false).text().starts_with("GET /last "));
+    assert!(client.read_rest().is_empty());
+    // So is what is refused.
+    let (mut client, _) = open(&gateway, &server);
+    client.send(&format!("GET /no HTTP/1.1\r\nHost: {host}\r\n\r\n").repeat(3));
+    client.tls.conn.send_close_notify();
+    client.tls.flush().unwrap();
+    for _ in 0..3 {
+        assert_eq!(client.read_answer(false).status, 403);
+    }
     assert!(client.read_rest().is_empty());
     // Half a request is no request.
     let (mut client, _) = open(&gateway, &server);

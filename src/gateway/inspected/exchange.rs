@@ -18,7 +18,7 @@ use crate::gateway::inspected::response::{Broken, Response};
 use crate::gateway::proxy::context::{Context, Owner};
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::tls::session::Session;
-use crate::gateway::upstream::dial::{Caller, Dial, DialError};
+use crate::gateway::upstream::dial::{Caller, Dial, DialError, is_public};
 use crate::gateway::upstream::link::{Link, LinkError};
 use crate::gateway::upstream::pool::Key;
 
@@ -81,6 +81,8 @@ pub(crate) struct Exchange {
     response: Response,
     started: Instant,
     up: u64,
+    /// The server has spoken without saying anything.
+    pauses: bool,
 }
 
 impl Exchange {
@@ -104,6 +106,7 @@ impl Exchange {
             head_sent: false,
             started: context.now,
             up: 0,
+            pauses: false,
             request,
         };
         let found = match exchange.take_pooled(context) {
@@ -246,6 +249,12 @@ impl Exchange {
         Ok(progress)
     }
 
+    /// Whether the others have their turn first: messages of TLS itself, such as
+    /// session tickets, cost much and are worth nothing.
+    pub(crate) fn pauses(&mut self) -> bool {
+        std::mem::take(&mut self.pauses)
+    }
+
     fn drive_dial(&mut self, context: &mut Context) -> Result<bool, Trouble> {
         let Server::Dialling(dial) = &mut self.server else {
             return Ok(false);
@@ -280,6 +289,7 @@ impl Exchange {
             server,
             response,
             head_sent,
+            pauses,
             ..
         } = self;
         let Server::Linked(link) = server else {
@@ -291,7 +301,9 @@ impl Exchange {
         context.lend(&mut link.socket.out);
         response.lend(context);
         let mut broken = None;
+        *pauses = true;
         let read = link.read(context, |data| {
+            *pauses = false;
             if !*head_sent {
                 broken = Some(Broken::Unasked);
             } else if broken.is_none() {
@@ -469,6 +481,10 @@ impl Exchange {
 
     pub(crate) fn is_still_allowed(&self, context: &Context) -> bool {
         let request = &self.request;
+        let peer = match &self.server {
+            Server::Linked(link) => link.socket.peer(),
+            _ => None,
+        };
         // One that is not open yet may be later, when nobody asks again.
         !request.websocket
             || context
@@ -479,7 +495,7 @@ impl Exchange {
                     &request.method,
                     &request.path,
                 )
-                .is_ok()
+                .is_ok_and(|rule| rule.private || !request.private || is_public(peer))
     }
 
     pub(crate) fn end(mut self, why: &str, context: &mut Context) {

@@ -96,6 +96,7 @@ impl Inspection {
     pub(crate) fn drive(&mut self, client: &mut Socket, context: &mut Context) -> Next {
         for _ in 0..ROUNDS {
             match self.round(client, context) {
+                Ok(true) if self.exchange.as_mut().is_some_and(|it| it.pauses()) => break,
                 Ok(true) => {}
                 Ok(false) if self.closing && client.is_flushed() => return Next::Linger,
                 Ok(false) => return Next::Wait,
@@ -108,8 +109,10 @@ impl Inspection {
     fn round(&mut self, client: &mut Socket, context: &mut Context) -> Result<bool, Next> {
         context.lend(&mut client.out);
         let mut progress = self.read(client, context)?;
-        progress |= self.take_plain(client, context)?;
-        progress |= self.after_goodbye(client, context)?;
+        match self.take_plain(client, context)? {
+            true => progress = true,
+            false => progress |= self.after_goodbye(client, context)?,
+        }
         progress |= self.drive_exchange(client, context)?;
         progress |= client.flush().map_err(|_| Next::Close)?;
         Ok(progress)

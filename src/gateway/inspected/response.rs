@@ -23,6 +23,7 @@ pub(crate) enum Broken {
     Head(HeadError),
     Field(FieldError),
     Body(BodyError),
+    Status,
     Switch,
     Interim,
     Unasked,
@@ -37,6 +38,7 @@ impl fmt::Display for Broken {
             Broken::Head(error) => error.fmt(f),
             Broken::Field(error) => error.fmt(f),
             Broken::Body(error) => error.fmt(f),
+            Broken::Status => f.write_str("its status is below 100"),
             Broken::Switch => f.write_str("it switches to a protocol that was not asked for"),
             Broken::Interim => f.write_str("there are too many interim responses"),
             Broken::Unasked => f.write_str("it came before the request"),
@@ -156,6 +158,7 @@ impl Response {
     }
 
     fn send(&mut self, data: &[u8], tls: &mut ClientTls, out: &mut Vec<u8>) -> Result<(), Broken> {
+        self.begun |= !self.written.is_empty() || !data.is_empty();
         let sealed = match (self.written.is_empty(), data.is_empty()) {
             (true, true) => Ok(()),
             (true, false) => tls.seal(data, out),
@@ -205,7 +208,6 @@ impl Response {
         let meaning = Meaning::of(fields).map_err(Broken::Field)?;
         let delivery = self.plan(&head, &meaning, request_done)?;
         rewrite::write_response(&mut self.written, &head, fields, delivery);
-        self.begun = true;
         if self.state == State::Head {
             self.send(&[], tls, out)?;
             return Ok(end);
@@ -221,6 +223,9 @@ impl Response {
         meaning: &Meaning<'_>,
         request_done: bool,
     ) -> Result<Delivery, Broken> {
+        if head.status < 100 {
+            return Err(Broken::Status);
+        }
         self.status = Some(head.status);
         if head.version == 0 && meaning.framing == Framing::Chunked {
             return Err(Broken::Version);

@@ -12,7 +12,7 @@ use crate::gateway::proxy::context::Context;
 use crate::gateway::proxy::socket::{Received, Socket};
 use crate::gateway::proxy::socks5;
 use crate::gateway::tls::hello::{self, Alert};
-use crate::gateway::upstream::dial::{Caller, Dial, DialError};
+use crate::gateway::upstream::dial::{Caller, Dial, DialError, is_public};
 use crate::policy::decide::ConnectVerdict;
 
 /// How much one connection does before the others have their turn.
@@ -222,15 +222,18 @@ impl Relay {
 
     pub(crate) fn is_still_allowed(&self, context: &Context) -> bool {
         let Authority { host, port } = &self.allowed.target;
-        match self.allowed.kind {
-            Kind::Socks => context.rules.tcp(host, *port).is_ok(),
-            Kind::Tunnel => {
-                matches!(
-                    context.rules.connect(host, *port),
-                    Ok(ConnectVerdict::Tunnel(_))
-                )
-            }
-        }
+        let private = match self.allowed.kind {
+            Kind::Socks => context.rules.tcp(host, *port).ok().map(|rule| rule.private),
+            Kind::Tunnel => match context.rules.connect(host, *port) {
+                Ok(ConnectVerdict::Tunnel(rule)) => Some(rule.private),
+                _ => None,
+            },
+        };
+        let peer = match &self.server {
+            Server::Open(server) => server.peer(),
+            _ => None,
+        };
+        private.is_some_and(|private| private || !self.allowed.private || is_public(peer))
     }
 
     pub(crate) fn end(mut self, why: Option<&str>, context: &mut Context) {

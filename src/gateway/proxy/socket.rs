@@ -1,7 +1,7 @@
 //! A non-blocking TCP connection with what waits to be sent on it.
 
 use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown};
 use std::os::fd::AsFd;
 
 use mio::event::Event;
@@ -181,6 +181,11 @@ impl Socket {
     pub(crate) fn discard(&mut self) {
         self.out.clear();
         self.sent = 0;
+    }
+
+    /// Who is at the other end.
+    pub(crate) fn peer(&self) -> Option<IpAddr> {
+        self.stream.peer_addr().ok().map(|address| address.ip())
     }
 
     /// Whether a connection that is being opened has come about.

@@ -221,6 +221,12 @@ fn known(host: &Host, rules: &Rules) -> Option<(Vec<IpAddr>, bool)> {
     }
 }
 
+/// Whether no rule is needed to go on with that address; what is not known may
+/// be anywhere.
+pub(crate) fn is_public(address: Option<IpAddr>) -> bool {
+    address.is_some_and(|address| AddressClass::of(address) == AddressClass::Public)
+}
+
 fn check(address: IpAddr, private: bool) -> Result<(), DialError> {
     match AddressClass::of(address) {
         AddressClass::Public => Ok(()),

@@ -12,6 +12,10 @@ use crate::gateway::upstream::link::Link;
 const MAX_A_HOST: usize = 64;
 const MAX_ALL: usize = 256;
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
+/// How often a server may say something on an idle connection, and how many
+/// bytes in all: a few session tickets.
+const MAX_MESSAGES: u8 = 4;
+const MAX_SAID: usize = 16 << 10;
 
 /// Connections are shared by requests only where their rules allow the same
 /// addresses.
@@ -27,6 +31,7 @@ pub(crate) struct Key {
 struct Idle {
     link: Link,
     since: Instant,
+    messages: u8,
 }
 
 #[derive(Debug, Default)]
@@ -50,22 +55,32 @@ impl Pool {
     /// Keeps a link, or returns one for which there is no room.
     pub(crate) fn put(&mut self, key: &Key, mut link: Link, now: Instant) -> Option<Link> {
         link.reused = true;
+        self.keep(
+            key,
+            Idle {
+                link,
+                since: now,
+                messages: 0,
+            },
+        )
+    }
+
+    fn keep(&mut self, key: &Key, idle: Idle) -> Option<Link> {
         if self.count >= MAX_ALL {
-            return Some(link);
+            return Some(idle.link);
         }
         match self.idle.get_mut(key) {
-            Some(links) if links.len() >= MAX_A_HOST => return Some(link),
-            Some(links) => links.push(Idle { link, since: now }),
+            Some(links) if links.len() >= MAX_A_HOST => return Some(idle.link),
+            Some(links) => links.push(idle),
             None => {
-                let links = vec![Idle { link, since: now }];
-                self.idle.insert(key.clone(), links);
+                self.idle.insert(key.clone(), vec![idle]);
             }
         }
         self.count += 1;
         None
     }
 
-    fn take_slot(&mut self, slot: usize) -> Option<(Key, Link)> {
+    fn take_slot(&mut self, slot: usize) -> Option<(Key, Idle)> {
         let (key, links) = self
             .idle
             .iter_mut()
@@ -73,9 +88,9 @@ impl Pool {
         let position = links
             .iter()
             .position(|idle| idle.link.socket.slot() == slot)?;
-        let link = links.remove(position).link;
+        let idle = links.remove(position);
         self.count -= 1;
-        Some((key.clone(), link))
+        Some((key.clone(), idle))
     }
 
     /// Takes out what has waited since before `since`.
@@ -111,16 +126,15 @@ pub(crate) fn clear(context: &mut Context) {
 /// Something has happened on an idle connection: it was closed, or the server
 /// says something. Only TLS's own messages are no reason to let it go.
 pub(crate) fn on_event(context: &mut Context, slot: usize, event: &mio::event::Event) {
-    let Some((key, mut link)) = context.pool.take_slot(slot) else {
+    let Some((key, mut idle)) = context.pool.take_slot(slot) else {
         return;
     };
-    link.socket.note(event);
-    let link = match is_good(&mut link, context) {
-        true => {
-            let now = context.now;
-            context.pool.put(&key, link, now)
-        }
-        false => Some(link),
+    idle.link.socket.note(event);
+    idle.messages += 1;
+    let is_kept = idle.messages <= MAX_MESSAGES && is_good(&mut idle.link, context);
+    let link = match is_kept {
+        true => context.pool.keep(&key, idle),
+        false => Some(idle.link),
     };
     if let Some(link) = link {
         context.close(link.socket);
@@ -129,10 +143,11 @@ pub(crate) fn on_event(context: &mut Context, slot: usize, event: &mio::event::E
 
 fn is_good(link: &mut Link, context: &mut Context) -> bool {
     let mut is_silent = true;
+    let mut said = 0;
     loop {
         match link.read(context, |_| is_silent = false) {
             Ok(Received::Nothing) => break,
-            Ok(Received::Data(_)) if is_silent => {}
+            Ok(Received::Data(length)) if is_silent && said + length <= MAX_SAID => said += length,
             _ => return false,
         }
     }
