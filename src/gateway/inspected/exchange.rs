@@ -91,13 +91,13 @@ impl Exchange {
         target: &Arc<Authority>,
         caller: Caller,
         context: &mut Context,
-    ) -> Result<Exchange, Box<Refused>> {
+    ) -> Result<Box<Exchange>, Box<Refused>> {
         let key = Key {
             target: target.clone(),
             private: request.private,
             generation: context.generation,
         };
-        let mut exchange = Exchange {
+        let mut exchange = Box::new(Exchange {
             response: Response::new(&request),
             target: target.clone(),
             key,
@@ -108,7 +108,7 @@ impl Exchange {
             up: 0,
             pauses: false,
             request,
-        };
+        });
         let found = match exchange.take_pooled(context) {
             true => Ok(()),
             false => exchange.dial(context),
@@ -126,7 +126,7 @@ impl Exchange {
             if link.socket.is_quiet() {
                 let owner = Owner::Upstream(self.caller.connection);
                 context.slots.set(link.socket.slot(), owner);
-                self.server = Server::Linked(Box::new(link));
+                self.server = Server::Linked(link);
                 return true;
             }
             context.close(link.socket);
@@ -395,7 +395,7 @@ impl Exchange {
             Server::Linked(link) if is_whole && self.is_reusable(&link) => {
                 context.slots.set(link.socket.slot(), Owner::Idle);
                 let now = context.now;
-                if let Some(link) = context.pool.put(&self.key, *link, now) {
+                if let Some(link) = context.pool.put(&self.key, link, now) {
                     context.close(link.socket);
                 }
             }

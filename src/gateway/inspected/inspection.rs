@@ -266,7 +266,7 @@ impl Inspection {
         let begun = judge::judge(bytes, &self.target, &self.host_field, context)
             .and_then(|request| Exchange::begin(request, &self.target, self.caller, context));
         match begun {
-            Ok(exchange) => self.exchange = Some(Box::new(exchange)),
+            Ok(exchange) => self.exchange = Some(exchange),
             Err(refused) => {
                 self.refuse(&refused, client, context);
                 if self.closing {

@@ -29,7 +29,8 @@ pub(crate) struct Key {
 
 #[derive(Debug)]
 struct Idle {
-    link: Link,
+    /// It is large, and goes in and out with every request.
+    link: Box<Link>,
     since: Instant,
     messages: u8,
 }
@@ -46,14 +47,19 @@ impl Pool {
     }
 
     /// The connection used last: it is the least likely to be closed soon.
-    pub(crate) fn take(&mut self, key: &Key) -> Option<Link> {
+    pub(crate) fn take(&mut self, key: &Key) -> Option<Box<Link>> {
         let link = self.idle.get_mut(key)?.pop()?.link;
         self.count -= 1;
         Some(link)
     }
 
     /// Keeps a link, or returns one for which there is no room.
-    pub(crate) fn put(&mut self, key: &Key, mut link: Link, now: Instant) -> Option<Link> {
+    pub(crate) fn put(
+        &mut self,
+        key: &Key,
+        mut link: Box<Link>,
+        now: Instant,
+    ) -> Option<Box<Link>> {
         link.reused = true;
         self.keep(
             key,
@@ -65,7 +71,7 @@ impl Pool {
         )
     }
 
-    fn keep(&mut self, key: &Key, idle: Idle) -> Option<Link> {
+    fn keep(&mut self, key: &Key, idle: Idle) -> Option<Box<Link>> {
         if self.count >= MAX_ALL {
             return Some(idle.link);
         }
@@ -94,11 +100,11 @@ impl Pool {
     }
 
     /// Takes out what has waited since before `since`.
-    fn take_older(&mut self, since: Option<Instant>) -> Vec<Link> {
+    fn take_older(&mut self, since: Option<Instant>) -> Vec<Idle> {
         let mut gone = Vec::new();
         for links in self.idle.values_mut() {
             let old = links.extract_if(.., |idle| since.is_none_or(|since| idle.since < since));
-            gone.extend(old.map(|idle| idle.link));
+            gone.extend(old);
         }
         self.idle.retain(|_, links| !links.is_empty());
         self.count -= gone.len();
@@ -110,16 +116,16 @@ impl Pool {
 pub(crate) fn expire(context: &mut Context) {
     let since = context.now.checked_sub(IDLE_LIMIT);
     if since.is_some() {
-        for link in context.pool.take_older(since) {
-            context.close(link.socket);
+        for idle in context.pool.take_older(since) {
+            context.close(idle.link.socket);
         }
     }
 }
 
 /// Lets all go: the policy may lead names to other addresses now.
 pub(crate) fn clear(context: &mut Context) {
-    for link in context.pool.take_older(None) {
-        context.close(link.socket);
+    for idle in context.pool.take_older(None) {
+        context.close(idle.link.socket);
     }
 }
 
