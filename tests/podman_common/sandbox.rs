@@ -145,7 +145,14 @@ impl Place {
     }
 
     pub(crate) fn journal(&self) -> PathBuf {
-        let data = std::env::var_os("XDG_DATA_HOME")
+        let own = self
+            .options
+            .env
+            .iter()
+            .find(|(name, _)| *name == "XDG_DATA_HOME");
+        let data = own
+            .map(|(_, value)| value.into())
+            .or_else(|| std::env::var_os("XDG_DATA_HOME"))
             .map_or_else(|| host::home().join(".local/share"), PathBuf::from);
         data.join(format!("umwelt/journal-{}.jsonl", self.name()))
     }
