@@ -336,9 +336,9 @@ fn beside(path: &Path, extension: &str) -> PathBuf {
 fn last_byte(path: &Path) -> Option<u8> {
     let mut file = File::open(path).ok()?;
     file.seek(SeekFrom::End(-1)).ok()?;
-    let mut byte = [0];
-    file.read_exact(&mut byte).ok()?;
-    Some(u8::from_be_bytes(byte))
+    let mut last = [0];
+    file.read_exact(&mut last).ok()?;
+    last.first().copied()
 }
 
 fn open(path: &Path) -> io::Result<(File, u64)> {

@@ -191,6 +191,14 @@ impl Gateway {
         }
     }
 
+    /// The line of what was closed, since its rule is gone.
+    pub(crate) fn ended_by_policy(&self, is_it: impl Fn(&Value) -> bool) -> Value {
+        let line = self.audited(is_it);
+        let why = line["why"].as_str().unwrap_or_default();
+        assert!(why.contains("does not allow it any more"), "{line}");
+        line
+    }
+
     /// Resident memory in KiB, without the program's code: that is let go
     /// after the start, and comes back as it is needed.
     pub(crate) fn memory(&self) -> u64 {
